@@ -1,0 +1,1 @@
+"""attnbook: the kernels, runs and figures of the book "Attention, Cycle by Cycle"."""

@@ -1,0 +1,1 @@
+"""ptxemu: an emulator for the PTX of Hopper and Blackwell kernels, in NumPy."""
