@@ -1,8 +1,8 @@
 """A plain tcgen05 GEMM: ``C = A @ B.T`` with one 128 x 128 tile of C a CTA, and nothing clever in it.
 
-It is the smallest kernel that uses every part of the machine that the ladder builds on: TMA brings a tile of A and a tile
-of B into shared memory, one thread starts the tensor core, the sum grows in tensor memory (TMEM), and 128 threads carry it
-home. The four steps follow one another; nothing overlaps.
+It is the smallest kernel that uses every part of the machine that the ladder builds on: TMA brings a tile of A and a
+tile of B into shared memory, one thread starts the tensor core, the sum grows in tensor memory (TMEM), and 128 threads
+carry it home. The four steps follow one another; nothing overlaps.
 
     A (m, k) and B (n, k)  bf16 or fp16, k contiguous
     C (m, n)               fp32, n contiguous
@@ -10,8 +10,6 @@ home. The four steps follow one another; nothing overlaps.
 
 PTX ISA: "TensorCore 5th Generation Family Instructions" (tcgen05), "cp.async.bulk.tensor", "mbarrier".
 """
-
-from typing import Any
 
 import cutlass
 import cutlass.cute as cute
@@ -31,9 +29,8 @@ def check(m: int, n: int, k: int) -> None:
     """Raise ValueError unless C (m, n) = A (m, k) @ B (n, k).T can be cut into whole tiles."""
     for name, value, tile in (("m", m, TILE_M), ("n", n, TILE_N), ("k", k, TILE_K)):
         if value <= 0 or value % tile:
-            raise ValueError(
-                f"{name} = {value} is not a positive multiple of {tile}: pad with zeros to {-(-max(value, 1) // tile) * tile}"
-            )
+            padded = -(-max(value, 1) // tile) * tile
+            raise ValueError(f"{name} = {value} is not a positive multiple of {tile}: pad with zeros to {padded}")
 
 
 @cute.struct
