@@ -1,0 +1,67 @@
+"""Edits of a compiled kernel's PTX that take one piece of synchronisation away, to see what it was for.
+
+An edit is a function from PTX text to PTX text, for `attnbook.run(..., ptx_edit=edit)`. Only the emulator runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+_TRY_WAIT = re.compile(r"mbarrier\.try_wait\.\S+\s+(?P<pred>[%\w]+)\s*,[^;]*;")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]+)"')
+_WAIT_CALL = re.compile(r"mbarrier_wait\(\s*(\w+)")
+
+
+def waits(ptx: str) -> list[str]:
+    """The barriers that a kernel waits on, in the order of its text, by the names its Python source gives them.
+
+    Needs line information in the PTX (`--generate-line-info`, as `attnbook.compile` asks for) and the source file.
+    """
+    return [name for _, name in _find_waits(ptx)]
+
+
+def drop_wait(barrier: str) -> Callable[[str], str]:
+    """An edit that makes every wait on `barrier` succeed at once. ValueError when the kernel has no such wait."""
+
+    def edit(ptx: str) -> str:
+        found = [match for match, name in _find_waits(ptx) if name == barrier]
+        if not found:
+            raise ValueError(f"no wait on {barrier!r} in this kernel; it waits on {', '.join(waits(ptx))}")
+        for match in reversed(found):
+            passes = f"setp.eq.u32 {match['pred']}, 0, 0;"  # what try_wait would say if the phase were always complete
+            ptx = ptx[: match.start()] + passes + ptx[match.end() :]
+        return ptx
+
+    return edit
+
+
+def _find_waits(ptx: str) -> list[tuple[re.Match[str], str]]:
+    files = {number: path for number, path in _FILE.findall(ptx)}
+    found = []
+    for match in _TRY_WAIT.finditer(ptx):
+        # Inline assembly spans several source lines for the debugger; the call stands before it begins.
+        before = ptx[: ptx.rindex("begin inline asm", 0, match.start())] if "begin inline asm" in ptx else ""
+        locations = _LOC.findall(before or ptx[: match.start()]) or _LOC.findall(ptx[: match.start()])
+        inside = _LOC.findall(ptx[len(before) : match.start()])
+        candidates = [*locations[-1:], *inside]
+        for number, line in candidates:
+            name = _WAIT_CALL.search(_source_line(files.get(number, ""), int(line)))
+            if name:
+                found.append((match, name[1]))
+                break
+        else:
+            raise ValueError("a wait without a source line: compile with --generate-line-info")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _source_line(path: str, line: int) -> str:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return lines[line - 1] if 0 < line <= len(lines) else ""
