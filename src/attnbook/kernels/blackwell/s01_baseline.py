@@ -1,8 +1,8 @@
 """Stage 1, the baseline: attention on the tensor cores of a B200, one step after another.
 
 One CTA computes 128 query rows of one head of one batch. Its 128 threads are one warpgroup; thread ``r`` owns query row
-``r`` from the first score to the last output element. For every tile of 128 keys the warpgroup goes through six steps and
-waits after each of them:
+``r`` from the first score to the last output element. For every tile of 128 keys the warpgroup goes through six steps
+and waits after each of them:
 
     load      TMA brings 128 rows of K and of V into shared memory
     qk        S = Q K^T on the tensor core, into tensor memory (TMEM)
@@ -20,6 +20,8 @@ later stage takes one of these waits away.
 
 PTX ISA: "TensorCore 5th Generation Family Instructions" (tcgen05), "cp.async.bulk.tensor", "mbarrier", "Async proxy".
 """
+# mypy: ignore-errors
+# (what the DSL's objects are is known when a kernel is traced, not before)
 
 import cuda.bindings.driver as cuda
 import cutlass
@@ -38,7 +40,7 @@ CHUNK = 8  # columns that a thread takes from TMEM at a time; 8 of 16 bits are o
 
 TILE_BYTES = 128 * 128 * 2  # Q, K, V and P tiles all have this size
 
-# ---- the facts of this stage, as data: the tests hold them against the compiled kernel, the figures draw them -----------
+# ---- the facts of this stage, as data: tests hold them against the compiled kernel, figures draw them ---------------
 
 SMEM = {  # name: (offset, bytes) in the CTA's dynamic shared memory
     "Q": (0, TILE_BYTES),
@@ -85,9 +87,9 @@ def check(batch: int, seqlen: int, heads: int, head_dim: int = HEAD_DIM, *, caus
         raise ValueError(f"scale = {scale} must be finite and not negative; the usual one is {HEAD_DIM**-0.5:.6f}")
 
 
-# ---- layouts ------------------------------------------------------------------------------------------------------------
-# With no swizzle the tensor core reads "core matrices" of 8 rows x 16 bytes, 128 bytes in one piece each. Call these under
-# @cute.jit; layout((row, k)) is an offset in elements. Mode 0 is one instruction's operand, the others step over it.
+# ---- layouts --------------------------------------------------------------------------------------------------------
+# With no swizzle the tensor core reads "core matrices" of 8 rows x 16 bytes, 128 bytes in one piece each. Call these
+# under @cute.jit; layout(coordinate) is an offset in elements. Mode 0 is the operand of one instruction.
 
 
 def make_qk_mma(dtype: type[cutlass.Numeric]) -> cute.TiledMma:
@@ -100,7 +102,7 @@ def make_qk_mma(dtype: type[cutlass.Numeric]) -> cute.TiledMma:
 
 
 def make_pv_mma(dtype: type[cutlass.Numeric]) -> cute.TiledMma:
-    """O (128 x 128) += P (128 x 16) V (16 x 128): the sum runs over keys, and V lies with the other one contiguous (MN)."""
+    """O (128 x 128) += P (128 x 16) V (16 x 128): the sum runs over keys, but V lies with the other one contiguous."""
     shape = (TILE_M, HEAD_DIM, MMA_K)
     major_p, major_v = OperandMajorMode.K, OperandMajorMode.MN
     source = tcgen05.OperandSource.SMEM
