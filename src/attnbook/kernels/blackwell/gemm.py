@@ -17,7 +17,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.experimental import primitives as prims
-from cutlass.utils import SmemAllocator
+from cutlass.memory import SmemAllocator
 
 TILE_M = 128  # rows of C a CTA: one TMEM lane, and one thread, for each
 TILE_N = 128  # columns of C a CTA: as many TMEM columns of fp32

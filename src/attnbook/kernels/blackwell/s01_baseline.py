@@ -29,7 +29,7 @@ import cutlass.cute as cute
 from cutlass.cute.experimental import iket
 from cutlass.cute.nvgpu import OperandMajorMode, cpasync, tcgen05
 from cutlass.experimental import primitives as prims
-from cutlass.utils import SmemAllocator
+from cutlass.memory import SmemAllocator
 
 TILE_M = 128  # query rows a CTA: one TMEM lane, and one thread, for each
 TILE_N = 128  # keys a step
