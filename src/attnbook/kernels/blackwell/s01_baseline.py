@@ -38,6 +38,7 @@ THREADS = 128  # one warpgroup: 4 warps, each reaches 32 of the 128 TMEM lanes
 MMA_K = 16  # one tcgen05.mma multiplies 16 columns of A with 16 of B
 CHUNK = 8  # columns that a thread takes from TMEM at a time; 8 of 16 bits are one 16-byte store
 
+MAX_GRID_YZ = 65535  # the grid is (query tiles, heads, batches)
 TILE_BYTES = 128 * 128 * 2  # Q, K, V and P tiles all have this size
 
 # ---- the facts of this stage, as data: tests hold them against the compiled kernel, figures draw them ---------------
@@ -78,8 +79,8 @@ def check(batch: int, seqlen: int, heads: int, head_dim: int = HEAD_DIM, *, caus
         raise ValueError(
             f"head_dim = {head_dim}: stage 1 knows {HEAD_DIM} only; pad q, k and v with zeros to {HEAD_DIM}"
         )
-    if batch < 1 or heads < 1:
-        raise ValueError(f"batch = {batch}, heads = {heads}: both must be at least 1")
+    if not 1 <= batch <= MAX_GRID_YZ or not 1 <= heads <= MAX_GRID_YZ:
+        raise ValueError(f"batch = {batch}, heads = {heads}: each must be 1 to {MAX_GRID_YZ}; split larger ones")
     if seqlen < TILE_M or seqlen % TILE_M:
         nearest = max(1, round(seqlen / TILE_M)) * TILE_M
         raise ValueError(f"seqlen = {seqlen} is not a positive multiple of {TILE_M}; take {nearest}, for example")
