@@ -2,8 +2,8 @@
 
 ``cute.compile`` returns, beside the kernel, a host function in MLIR's LLVM dialect. It works out grid and block from
 the shapes, writes TMA descriptors, gathers kernel parameters and calls the CUDA runtime. `HostModule` reads the printed
-text of that module and interprets the function over this process's memory: every call of the runtime that launches a kernel
-becomes a `Launch` record. Nothing is executed natively and nothing is replaced.
+text of that module and interprets the function over this process's memory: every call of the runtime that launches a
+kernel becomes a `Launch` record. Nothing is executed natively and nothing is replaced.
 
 The runtime's functions are told apart by name, as CUDA's runtime API documents them; one that is not known is an error.
 """
@@ -185,7 +185,6 @@ class HostMemory:
         return bytes(view[offset:end])
 
 
-_FUNCTION = re.compile(r"  llvm\.func (?:\w+ )*?@")
 _GLOBAL = re.compile(r'  llvm\.mlir\.global (?:\w+ )*?(?:@"(?:[^"\\]|\\.)*"|@[\w$.]+)\(')
 _POINTER_SIZE = 8
 
