@@ -95,7 +95,7 @@ def sm_map(chip: Chip = B200) -> Svg:
     # registers <-> shared memory, beside everything else
     s.arrow([(xs[0] + 8, 138), (36, 138), (36, 393), (xs[0], 393)], "r-softmax")
     s.arrow([(36, 200), (36, 138), (xs[0] + 8, 138)], "r-softmax")
-    s.raw('<text class="ts" transform="translate(27 316) rotate(-90)">ld / st.shared</text>')
+    s.vertical(27, 276, "ld / st.shared", "ts")
     # L2 and HBM
     s.arrow([(xs[3] + cw / 2, 466), (xs[3] + cw / 2, 420)], "r-load")
     s.text(xs[3] + cw / 2 - 10, 455, "cp.async.bulk.tensor", "ts", anchor="end")

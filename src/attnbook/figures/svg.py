@@ -97,6 +97,11 @@ class Svg:
         for i, row in enumerate(rows):
             self.text(x, y + i * step, row, cls, anchor=anchor)
 
+    def vertical(self, x: Number, y: Number, text: object, cls: str = "t") -> None:
+        """Text that reads upwards, its middle at (x, y)."""
+        turn = f"translate({num(x)} {num(y)}) rotate(-90)"
+        self.raw(f'<text text-anchor="middle" transform="{turn}" class="{cls}">{escape(str(text), quote=False)}</text>')
+
     def arrow(self, points: Sequence[Point], cls: str = "", *, head: Number = 7, width: Number | None = None) -> None:
         """A line through points with a head at the last one; cls colours both (role or memory class, or empty for "
         "ink)."""
