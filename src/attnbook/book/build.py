@@ -1,4 +1,7 @@
-"""Build the book: run what is stale, lay the sources out with their outputs, make the pages, and only then replace the last good ones."""
+"""Build the book: run what is stale, lay the sources out with their outputs, make the pages.
+
+The last good pages stay in their place until the new ones are complete.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ from attnbook.book.progress import Progress
 from attnbook.book.toc import BookError, Chapter, chapters
 
 KEY_FILE = ".pages-key"
+# Jupyter Book, less an optional check of URLs in JSON schemas whose grammar takes two seconds to load.
+JUPYTER_BOOK = "import sys; sys.modules['rfc3987_syntax'] = None; from jupyter_book.cli.main import main; main()"
 
 
 def build(root: Path, *, timeout: float = 600, fresh: bool = False) -> Path:
@@ -68,7 +73,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _run_stale(
     root: Path, store: Path, notebooks: list[Chapter], wanted: dict[str, str], timeout: float, fresh: bool
 ) -> dict[str, dict[str, Any]]:
-    """Run the notebooks whose kept outputs do not carry the wanted key, one after another; each is kept as soon as it is done."""
+    """Run the notebooks whose kept outputs do not carry the wanted key, one by one; each is kept once it is done."""
     kept: dict[str, dict[str, Any]] = {}
     stale = []
     for chapter in notebooks:
@@ -96,11 +101,11 @@ def _is_current(html: Path, key: str) -> bool:
 
 
 def _make_pages(out: Path, key: str) -> None:
-    """Jupyter Book over the staged sources, warnings as errors, into a new folder that then takes the place of `html`."""
+    """Jupyter Book over the staged sources, warnings as errors, into a new folder that then takes the place of html."""
     print("Making the pages", file=sys.stderr, flush=True)
     work, log = out / "pages", out / "pages.log"
     shutil.rmtree(work, ignore_errors=True)
-    command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", str(out / "stage")]
+    command = [sys.executable, "-c", JUPYTER_BOOK, "build", str(out / "stage")]
     command += ["--path-output", str(work), "-n", "-W", "--keep-going"]
     with log.open("wb") as sink:
         result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=_quiet(), check=False)
@@ -118,7 +123,7 @@ def _quiet() -> dict[str, str]:
 
 
 def _complaints(log: Path, staged: Path) -> str:
-    """The warnings and errors in the log of Jupyter Book, with the paths that an author knows; all of its end when there are none."""
+    """The warnings and errors in the log of Jupyter Book, with the paths that an author knows; else the log's end."""
     lines = log.read_text(encoding="utf-8", errors="replace").replace(f"{staged}/", "").splitlines()
     hits = [line for line in lines if "WARNING" in line or "ERROR" in line or "rror:" in line]
     shown = hits or lines[-40:]

@@ -1,7 +1,8 @@
 """The one form in which a notebook stands in git, so that a diff shows what a person changed and nothing else.
 
-nbformat 4.5; keys sorted, one space of indent, a newline at the end; a stable id for each cell; no outputs, no execution counts, no
-traces of an editor; the kernel is `python3`. JupyterLab opens these files as they are; `--fix` brings back what it saved.
+nbformat 4.5; keys sorted, one space of indent, a newline at the end; a stable id for each cell; no outputs, no
+execution counts, no traces of an editor; the kernel is `python3`. JupyterLab opens these files as they are; `--fix`
+brings back what it saved.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _cell(cell: dict[str, Any], seen: set[str], fallback_id: str) -> dict[str, A
 
 
 def run(files: list[Path], *, fix: bool) -> int:
-    """Check the form of each file, or mend it; prints one line for each that differs. Returns 1 when something is left."""
+    """Check the form of each file, or mend it; prints a line for each that differs. Returns 1 if any is left."""
     left = 0
     for path in files:
         text = path.read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
 """Run one notebook, cell by cell, and keep what it shows: outputs and the state of its widgets.
 
-The kernel runs in the notebook's folder, on the Python that runs this. `ATTNBOOK_STATIC=1` tells the book's widgets that their page will
-have no kernel: they bring recorded frames then. What is kept is made repeatable: no timings, no random widget ids, no machine's paths.
+The kernel runs in the notebook's folder, on the Python that runs this. `ATTNBOOK_STATIC=1` tells the book's widgets
+that their page will have no kernel: they bring recorded frames then. What is kept is made repeatable: no timings, no
+random widget ids, no machine's paths.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,11 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 def run_notebook(root: Path, chapter: Chapter, progress: Progress, *, timeout: float) -> dict[str, Any]:
     """Execute the chapter; returns {"outputs": one list for each code cell, "widgets": widget state or None}.
 
-    Raises BookError with the cell, its output and the traceback when a cell fails, takes longer than `timeout` seconds, kills its kernel
-    or shows a control that needs a kernel. A cell tagged `raises-exception` may fail: its error is what the page shows.
+    Raises BookError with the cell, its output and the traceback when a cell fails, takes longer than `timeout` seconds,
+    kills its kernel or shows a control that needs one. A cell tagged `raises-exception` may fail: the page shows
+    its error.
     """
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # an optional check that takes 2 s to load
     import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -47,11 +51,14 @@ def run_notebook(root: Path, chapter: Chapter, progress: Progress, *, timeout: f
     )
     progress.chapter_starts(chapter.name, len(code_cells(notebook)))
     at: dict[str, Any] = {"number": 0, "cell": None}  # which cell runs, for the report
-    with tempfile.TemporaryFile() as kernel_log:
+    stopped = threading.Event()
+    with tempfile.TemporaryFile() as kernel_log, tempfile.TemporaryDirectory() as sockets:
+        client.km = client.create_kernel_manager()
+        client.km.transport, client.km.ip = "ipc", f"{sockets}/k"  # no ports: nothing listens on the network
 
         async def run_cells() -> None:
             async with client.async_setup_kernel(env=_environment(root), stdout=kernel_log, stderr=kernel_log):
-                _cancel_on_signals()
+                _cancel_on_signals(stopped)
                 for index, cell in enumerate(notebook.cells):
                     if cell.cell_type != "code":
                         continue
@@ -63,17 +70,19 @@ def run_notebook(root: Path, chapter: Chapter, progress: Progress, *, timeout: f
 
         try:
             asyncio.run(run_cells())
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
+        except (asyncio.CancelledError, DeadKernelError) as error:
+            if stopped.is_set():
+                raise KeyboardInterrupt from None
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            kernel_log.seek(0)
+            tail = kernel_log.read().decode(errors="replace")[-3000:]
+            raise BookError(_report(chapter, at, f"the kernel died. Its last words:\n{tail}")) from None
         except CellExecutionError as error:
             raise BookError(_report(chapter, at, f"{error.ename}: {error.evalue}")) from None
         except CellTimeoutError:
             remedy = f"no answer within {timeout:.0f} s: make the cell do less, or give the build a larger --timeout"
             raise BookError(_report(chapter, at, remedy)) from None
-        except DeadKernelError:
-            kernel_log.seek(0)
-            tail = kernel_log.read().decode(errors="replace")[-3000:]
-            raise BookError(_report(chapter, at, f"the kernel died. Its last words:\n{tail}")) from None
     kept = _repeatable(root, chapter, json.loads(nbformat.writes(notebook)))
     _refuse_dead_controls(chapter, kept)
     progress.chapter_ends()
@@ -111,12 +120,17 @@ def _environment(root: Path) -> dict[str, str]:
     }
 
 
-def _cancel_on_signals() -> None:
+def _cancel_on_signals(stopped: threading.Event) -> None:
     """Ctrl-C stops the build and its kernel cleanly. (The client's own handler would only end the kernel.)"""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
+
+    def stop() -> None:
+        stopped.set()
+        task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, stop)
 
 
 def _report(chapter: Chapter, at: dict[str, Any], reason: str) -> str:
@@ -146,21 +160,27 @@ def _report(chapter: Chapter, at: dict[str, Any], reason: str) -> str:
 
 def _repeatable(root: Path, chapter: Chapter, notebook: dict[str, Any]) -> dict[str, Any]:
     """Outputs and widget state with nothing in them that differs from run to run or tells whose machine this was."""
-    kept = {
+    kept: dict[str, Any] = {
         "outputs": [cell["outputs"] for cell in code_cells(notebook)],
         "widgets": notebook["metadata"].get("widgets"),
     }
     text = json.dumps(kept, sort_keys=True, ensure_ascii=False)
-    for folder in (f"{root}/", f"{sys.prefix}/", f"{Path.home()}/"):
-        text = text.replace(json.dumps(folder, ensure_ascii=False)[1:-1], "")
+    for folder in map(str, (root, sys.prefix, Path.home())):
+        if len(folder) > 1:
+            text = re.sub(re.escape(json.dumps(folder, ensure_ascii=False)[1:-1]) + r"(/|(?![\w.-]))", _relative, text)
+    text = re.sub(r"( object) at 0x[0-9a-f]{6,}(?=>)", r"\1", text)
     ids = (kept["widgets"] or {}).get(WIDGET_STATE, {}).get("state", {})
     for count, old in enumerate(sorted(ids, key=lambda model: _first_seen(text, model))):
         text = text.replace(old, f"{chapter.path.stem}-{count:04d}")
     return json.loads(text)
 
 
+def _relative(place: re.Match[str]) -> str:
+    return "" if place[1] else "."
+
+
 def _first_seen(text: str, model_id: str) -> tuple[int, int]:
-    """Order of widget models that does not hang on their random ids: first use in an output, then first mention anywhere."""
+    """Order of widget models that does not hang on their random ids: first use in an output, then first mention."""
     view = text.find(f'"model_id": "{model_id}"')
     return (view if view >= 0 else len(text), text.find(model_id))
 
@@ -176,6 +196,6 @@ def _refuse_dead_controls(chapter: Chapter, kept: dict[str, Any]) -> None:
             model = state.get(view["model_id"], {})
             if "_esm" not in model.get("state", {}):
                 raise BookError(
-                    f"{chapter.path.name}: code cell {number} shows a {model.get('model_name', 'widget')}, which does nothing "
-                    "without a kernel. Where ATTNBOOK_STATIC=1 is set, show an anywidget with recorded frames instead."
+                    f"{chapter.path.name}: code cell {number} shows a {model.get('model_name', 'widget')}, which does "
+                    "nothing without a kernel. Where ATTNBOOK_STATIC=1 is set, show an anywidget with recorded frames."
                 )

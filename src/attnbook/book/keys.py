@@ -1,7 +1,7 @@
 """What makes a kept result stale: a hash over everything that a page depends on.
 
-A chapter's outputs depend on its code cells, on all of `src/`, on the recorded results, on the versions installed and on the machine.
-Prose does not change them, so a chapter whose text alone changed is not run again.
+A chapter's outputs depend on its code cells, on all of `src/`, on the recorded results, on the versions installed and
+on the machine. Prose does not change them, so a chapter whose text alone changed is not run again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
 
 
 def tree(root: Path, *places: str) -> str:
-    """Hash of the names and contents of the files at `places` (files or folders) under `root`; absent ones count as empty."""
+    """Hash of the names and contents of the files at `places` under `root`; absent ones are empty."""
     parts: list[str | bytes] = []
     for place in places:
         path = root / place

@@ -15,7 +15,7 @@ SOURCES = ("_config.yml", "_toc.yml", "book")
 
 
 def pages_key(root: Path, outputs: dict[str, str]) -> str:
-    """Hash of what the pages depend on: every source of the book, the outputs (by their keys), the versions, this builder."""
+    """Hash of what the pages depend on: the book's sources, the outputs (by their keys), the versions, the builder."""
     return digest([tree(root, *SOURCES, "src/attnbook/book"), versions(), json.dumps(outputs, sort_keys=True)])
 
 
