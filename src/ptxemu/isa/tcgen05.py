@@ -1,0 +1,472 @@
+"""The fifth-generation tensor core: allocation of tensor memory, MMA, loads and stores of tensor memory, completion.
+
+PTX ISA 9.7.16. MMAs, copies and commits of a CTA go into one queue of the engine "tensor" and are done in order, later
+than they are issued: an MMA reads its operands when it runs, and a commit arrives on its mbarrier when everything
+before it is done. tcgen05.ld and .st take effect at issue; the ISA only promises that after tcgen05.wait. The pure
+parts are in descriptors.py (what the bits mean), tmem.py (cells and fragments) and mma.py (the arithmetic).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import ptx
+from ..errors import IllegalInstruction
+from ..machine import AsyncOp, Blocked, Machine, Wait, Warps
+from ..memory import SHARED_RESERVED
+from . import Decode, instruction
+from . import mma as arithmetic
+from .descriptors import (
+    InstructionDescriptor,
+    SmemDescriptor,
+    accumulator_lanes,
+    check_supported,
+    decode_instruction_descriptor,
+    decode_smem_descriptor,
+    split_tmem_address,
+)
+from .tma import address_reader
+from .tmem import (
+    TmemState,
+    fragment,
+    fragment_written,
+    mark_fragment,
+    read_fragment,
+    write_fragment,
+)
+
+
+def tmem_state(m: Machine, cta: int) -> TmemState:
+    """The tensor memory of a resident CTA."""
+    state = m.cta_state[cta]
+    found = state.get("tmem")
+    if found is None:
+        found = state["tmem"] = TmemState()
+    return found
+
+
+def _one_cta(d: Decode) -> None:
+    if d.mods.one_of("cta_group::1", "cta_group::2") == "cta_group::2":
+        raise d.unsupported(".cta_group::2 (CTA pairs) is not emulated yet; compile the kernel for one CTA")
+
+
+def _aligned(d: Decode) -> None:
+    d.mods.one_of("sync")
+    d.mods.one_of("aligned")
+
+
+# ---------------------------------------------------------------------------------------------------------- allocation
+
+
+@instruction("tcgen05.alloc", blocking=True, converge=True)
+def alloc(d: Decode) -> Callable[[Warps], list[Blocked] | None]:
+    """PTX ISA 9.7.16.7.1 tcgen05.alloc: columns for this CTA, the address written to shared memory. Waits while there
+    is no room.
+    """
+    _one_cta(d)
+    _aligned(d)
+    d.mods.flag("shared::cta")
+    d.mods.one_of("b32")
+    to = address_reader(d, d.ops[0], shared=True)
+    columns = d.read(d.ops[1], "u32")
+
+    def run(w: Warps) -> list[Blocked] | None:
+        m = w.machine
+        blocked = []
+        for cta, warp, at in w.each_warp():
+            state = tmem_state(m, cta)
+            n = int(w.u32[columns][at][0])
+            first = state.allocate(n)
+            if first is None:
+                text = f"tcgen05.alloc of {n} columns; allocated are {state.describe()}"
+                blocked.append(Blocked(cta=cta, warp=warp, reason=Wait(key=("tmem", cta), text=text, retry=True)))
+                continue
+            owner, offset = m.shared.locate(cta, to(w, (*at, 0)))
+            m.shared.view(owner, offset, 4, np.uint32)[0] = first
+            m.progress += 1
+            if m.tracing:
+                m.emit(cta, "tensor", "mark", "TMEM alloc", column=first, columns=n, warp=warp, ptx_line=d.ins.line)
+        return blocked or None
+
+    return run
+
+
+@instruction("tcgen05.dealloc", converge=True)
+def dealloc(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.7.1 tcgen05.dealloc: gives an allocation back."""
+    _one_cta(d)
+    _aligned(d)
+    d.mods.one_of("b32")
+    address, columns = d.read(d.ops[0], "u32"), d.read(d.ops[1], "u32")
+
+    def run(w: Warps) -> None:
+        m = w.machine
+        for cta, warp, at in w.each_warp():
+            lane, column = split_tmem_address(int(w.u32[address][at][0]))
+            n = int(w.u32[columns][at][0])
+            if lane:
+                raise IllegalInstruction(f"tcgen05.dealloc at lane {lane}: must be the address that tcgen05.alloc gave")
+            tmem_state(m, cta).free(column, n)
+            m.progress += 1
+            m.wake(("tmem", cta))
+            if m.tracing:
+                m.emit(cta, "tensor", "mark", "TMEM dealloc", column=column, columns=n, warp=warp, ptx_line=d.ins.line)
+
+    return run
+
+
+@instruction("tcgen05.relinquish_alloc_permit", converge=True)
+def relinquish(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.7.1 tcgen05.relinquish_alloc_permit: this CTA allocates no more."""
+    _one_cta(d)
+    _aligned(d)
+
+    def run(w: Warps) -> None:
+        for cta, _, _ in w.each_warp():
+            tmem_state(w.machine, cta).permit = False
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------------------ MMA
+
+
+@dataclass(slots=True)
+class _Mma:
+    """One MMA on its way. Everything but the data is known at issue; A, B and D are read when it is run.
+
+    a: a shared-memory descriptor, or the (lane, column) of A in tensor memory.
+    """
+
+    machine: Machine
+    cta: int
+    shape: InstructionDescriptor
+    a: SmemDescriptor | tuple[int, int]
+    b: SmemDescriptor
+    lane: int
+    column: int
+    keep: bool
+    scale: int
+    disabled: int
+
+    def __call__(self) -> None:
+        m, i = self.machine, self.shape
+        state = tmem_state(m, self.cta)
+        cells = m.tmem[self.cta]
+        shared, size = m.shared.bytes[self.cta], m.shared.size
+        rows = accumulator_lanes(i.m, self.lane)
+        if isinstance(self.a, SmemDescriptor):
+            raw = arithmetic.operand_bits(shared, self.a, i.m, i.a_major, first=SHARED_RESERVED, size=size)
+        else:
+            lane, column = self.a
+            at = (accumulator_lanes(i.m, lane), slice(column, column + 8))
+            state.require(column, 8, "tcgen05.mma, A")
+            if not state.written[at].all():
+                raise IllegalInstruction(
+                    f"tcgen05.mma reads A from TMEM columns {column}-{column + 7}, which nobody has written"
+                )
+            raw = arithmetic.unpack_tmem_operand(cells[at])
+        a = arithmetic.to_float(raw, i.a)
+        b = arithmetic.to_float(
+            arithmetic.operand_bits(shared, self.b, i.n, i.b_major, first=SHARED_RESERVED, size=size), i.b
+        )
+        product = arithmetic.multiply(a, b)
+        if i.a_negate != i.b_negate:
+            product = -product
+        at = (rows, slice(self.column, self.column + i.n))
+        state.require(self.column, i.n, "tcgen05.mma, D")
+        if self.keep and not state.written[at].all():
+            raise IllegalInstruction(
+                f"tcgen05.mma accumulates onto TMEM columns {self.column}-{self.column + i.n - 1}, which nobody has"
+                " written (enable-input-d must be false in the first MMA of a tile)"
+            )
+        result = arithmetic.accumulate(cells[at], product, i.d, self.keep, self.scale)
+        if self.disabled:
+            lanes = np.arange(128)[rows]
+            on = np.array([not self.disabled >> int(lane) & 1 for lane in lanes])
+            if not on.any():
+                return
+            at = (lanes[on], at[1])
+            result = result[on]
+        cells[at] = result
+        state.written[at] = True
+
+
+@instruction("tcgen05.mma")
+def mma(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.10.9.1 tcgen05.mma kind::f16, dense: D = A B^T (+ D). One thread issues it for the whole CTA."""
+    for word in ("sp", "ws"):
+        if d.mods.flag(word):
+            raise d.unsupported(f"the .{word} form is not emulated")
+    kind = d.mods.starting("kind::")
+    if kind != "kind::f16":
+        raise d.unsupported(f"only .kind::f16 is emulated, not .{kind}")
+    _one_cta(d)
+    for word in ("block_scale", "ashift", "collector::a::use", "collector::a::lastuse"):
+        if d.mods.flag(word):
+            raise d.unsupported(f"the .{word} form is not emulated")
+    # Filling or discarding the collector buffer changes nothing that can be seen while nobody reads from it.
+    d.mods.flag("collector::a::discard", "collector::a::fill")
+
+    ops = list(d.ops)
+    d_view, d_slot, d_offset = d.address(ops[0])
+    a_in_tmem = isinstance(ops[1], ptx.Addr)
+    if a_in_tmem:
+        a_view, a_slot, a_offset = d.address(ops[1])
+    else:
+        a_view, a_slot, a_offset = "u64", d.read(ops[1], "u64"), 0
+    b_slot, i_slot = d.read(ops[2], "u64"), d.read(ops[3], "u32")
+    rest = ops[4:]
+    disabled: list[int] = []
+    if rest and isinstance(rest[0], ptx.Vec):
+        disabled = [d.read(item, "u32") for item in d.items(rest.pop(0))]
+        if len(disabled) != 4:
+            raise d.unsupported(f"disable-output-lane has {len(disabled)} words where .cta_group::1 has 4")
+    if not rest:
+        raise d.unsupported("the operand enable-input-d is missing")
+    enable = rest.pop(0)
+    negated = isinstance(enable, ptx.Not)
+    keep_slot = d.read(enable.operand if isinstance(enable, ptx.Not) else enable, "pred")
+    scale = 0
+    if rest:
+        literal = rest.pop(0)
+        if not isinstance(literal, ptx.Imm) or not 0 <= int(literal.value) <= 15:
+            raise d.unsupported("scale-input-d must be a literal in 0..15")
+        scale = int(literal.value)
+    if rest:
+        raise d.unsupported(f"{len(rest)} more operands than it has")
+
+    def run(w: Warps) -> None:
+        m = w.machine
+        for t in w.threads():
+            at = t.at
+            shape = decode_instruction_descriptor(int(w.u32[i_slot][at]))
+            lane, column = split_tmem_address((int(getattr(w, d_view)[d_slot][at]) + d_offset) & 0xFFFF_FFFF)
+            accumulator_lanes(shape.m, lane)
+            a_value = int(getattr(w, a_view)[a_slot][at]) + a_offset
+            a: SmemDescriptor | tuple[int, int]
+            if a_in_tmem:
+                a = split_tmem_address(a_value & 0xFFFF_FFFF)
+                if shape.a_major:
+                    raise IllegalInstruction(
+                        "tcgen05.mma with A in tensor memory: A must be K-major (transpose A is set)"
+                    )
+                if a[0] != lane:
+                    raise IllegalInstruction(
+                        f"tcgen05.mma: A is at TMEM lane {a[0]}, D at lane {lane}; they must be the same"
+                    )
+            else:
+                a = decode_smem_descriptor(a_value)
+                check_supported(a, shape.a_major)
+            b = decode_smem_descriptor(int(w.u64[b_slot][at]))
+            check_supported(b, shape.b_major)
+            keep = bool(w.pred[keep_slot][at]) != negated
+            mask = sum(int(w.u32[s][at]) << 32 * n for n, s in enumerate(disabled))
+            job = _Mma(m, t.cta, shape, a, b, lane, column, keep, scale, mask)
+            data = _mma_data(d, job, t.warp) if m.tracing else {}
+            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=job, name="MMA", ins=d.ins, queue=t.cta, data=data))
+
+    return run
+
+
+def _mma_data(d: Decode, job: _Mma, warp: int) -> dict[str, Any]:
+    """What an event says about an MMA."""
+    i = job.shape
+    if isinstance(job.a, SmemDescriptor):
+        a: dict[str, Any] = {"a": "shared", "a_offset": job.a.start, "a_descriptor": job.a.value}
+    else:
+        a = {"a": "tmem", "a_column": job.a[1]}
+    return {
+        "m": i.m,
+        "n": i.n,
+        "k": arithmetic.MMA_K,
+        "column": job.column,
+        **a,
+        "b_offset": job.b.start,
+        "b_descriptor": job.b.value,
+        "idesc": i.value,
+        "accumulate": job.keep,
+        "warp": warp,
+        "ptx_line": d.ins.line,
+        "source": str(d.ins.source) if d.ins.source else None,
+    }
+
+
+@instruction("tcgen05.commit")
+def commit(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.12.1 tcgen05.commit: the mbarrier gets an arrival when all earlier MMAs and copies are done.
+
+    The ISA ties it to those of the executing thread; the queue here holds those of the whole CTA.
+    """
+    _one_cta(d)
+    d.mods.one_of("mbarrier::arrive::one")
+    d.mods.flag("shared::cluster")
+    multicast = d.mods.flag("multicast::cluster")
+    d.mods.one_of("b64")
+    barrier = address_reader(d, d.ops[0], shared=True)
+    mask = d.read(d.ops[1], "u16") if multicast else None
+
+    def run(w: Warps) -> None:
+        m = w.machine
+        for t in w.threads():
+            owner, offset = m.mbarriers.locate(t.cta, barrier(w, t.at))
+            owners = [owner]
+            if mask is not None:
+                ranks = int(w.u16[mask][t.at])
+                if not ranks or ranks >> m.cluster_size:
+                    raise IllegalInstruction(
+                        f"tcgen05.commit: ctaMask {ranks:#06x} in a cluster of {m.cluster_size} CTAs"
+                    )
+                owners = [m.peer(t.cta, r) for r in range(m.cluster_size) if ranks >> r & 1]
+
+            def arrive(owners: list[int] = owners, offset: int = offset) -> None:
+                for o in owners:
+                    m.mbarrier_arrive(o, m.rank(o) << 24 | offset)
+
+            data = {"barrier": offset, "warp": t.warp, "ptx_line": d.ins.line} if m.tracing else {}
+            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=arrive, name="commit", ins=d.ins, queue=t.cta, data=data))
+
+    return run
+
+
+@instruction("tcgen05.cp", "tcgen05.shift", "tcgen05.mma.ws", "tcgen05.mma.sp", "tcgen05.ld.red")
+def not_yet(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.9.2 tcgen05.cp, 9.7.16.9.3 tcgen05.shift, and the weight-stationary, sparse and reducing forms."""
+    raise d.unsupported("is not emulated")
+
+
+# -------------------------------------------------------------------------------------------------------- loads, stores
+
+REPEATS = {f"x{1 << i}": 1 << i for i in range(8)}
+
+
+def _shape(d: Decode, pack: str, address_at: int) -> tuple[Any, tuple[str, int, int]]:
+    """Fragment and address operand of a load or store."""
+    _aligned(d)
+    shape = d.mods.one_of("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
+    repeat = REPEATS[d.mods.one_of(*REPEATS)]
+    packed = d.mods.flag(pack)
+    d.mods.one_of("b32")
+    split = 0
+    if shape == "16x32bx2":
+        literal = d.ops[2 if address_at == 1 else 1]
+        if not isinstance(literal, ptx.Imm):
+            raise d.unsupported("immHalfSplitoff must be a literal")
+        split = int(literal.value)
+    return fragment(shape, repeat, packed, split), d.address(d.ops[address_at])
+
+
+def _place(w: Warps, at: tuple, warp: int, address: tuple[str, int, int], lanes: int, opcode: str) -> tuple[int, int]:
+    """(lane, column) of a warp's access, checked against its window of tensor memory (PTX ISA 9.7.16.8.1)."""
+    view, slot, offset = address
+    values = getattr(w, view)[slot][at]
+    value = int(values[0])
+    if (values != values[0]).any():
+        raise IllegalInstruction(f"{opcode}: the lanes of warp {warp} give different TMEM addresses")
+    lane, column = split_tmem_address((value + offset) & 0xFFFF_FFFF)
+    window = 32 * (warp % 4)
+    if lane != window and not (lanes == 16 and lane == window + 16):
+        raise IllegalInstruction(
+            f"{opcode}: warp {warp} accesses TMEM lanes {lane}-{lane + lanes - 1}, but warp {warp % 4} of a"
+            f" warpgroup can only reach lanes {window}-{window + 31}"
+        )
+    return lane, column
+
+
+def _whole_warp(w: Warps, at: tuple, warp: int, opcode: str) -> None:
+    if w.mask is not None and not w.mask[at].all():
+        raise IllegalInstruction(f"{opcode}: only some lanes of warp {warp} execute it; it is .aligned, all 32 must")
+
+
+@instruction("tcgen05.ld", converge=True)
+def load(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.8.3 tcgen05.ld: cells of the warp's window of tensor memory to registers."""
+    f, address = _shape(d, "pack::16b", 1)
+    slots = [d.write(item, "u32") for item in d.items(d.ops[0])]
+    if len(slots) != f.registers:
+        raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
+    opcode = d.ins.opcode
+
+    def run(w: Warps) -> None:
+        m = w.machine
+        out = np.empty((f.registers, *w.shape), np.uint32)
+        for cta, warp, at in w.each_warp():
+            _whole_warp(w, at, warp, opcode)
+            lane, column = _place(w, at, warp, address, f.lanes, opcode)
+            state = tmem_state(m, cta)
+            state.require(column, f.columns, opcode)
+            if not fragment_written(state.written, lane, column, f):
+                _unwritten(m, d, cta, warp, lane, column, f.columns)
+            out[(slice(None), *at)] = read_fragment(m.tmem[cta], lane, column, f)
+        to = w.to.u32
+        for slot, values in zip(slots, out, strict=True):
+            to[slot][...] = values
+
+    return run
+
+
+def _unwritten(m: Machine, d: Decode, cta: int, warp: int, lane: int, column: int, columns: int) -> None:
+    """Note a load of cells that nobody has written (once for each instruction): what it gets is not defined."""
+    findings = m.launch.run.findings
+    line = d.ins.line
+    if any(
+        isinstance(x, dict) and x.get("rule") == "uninitialised TMEM" and x.get("ptx_line") == line for x in findings
+    ):
+        return
+    findings.append(
+        {
+            "rule": "uninitialised TMEM",
+            "text": f"{d.ins.opcode} of warp {warp} reads TMEM lanes {lane} on, columns"
+            f" {column}-{column + columns - 1}: not all of these cells were written since they were allocated",
+            "cta": m.linear(cta),
+            "warp": warp,
+            "ptx_line": line,
+            "source": str(d.ins.source) if d.ins.source else None,
+        }
+    )
+
+
+@instruction("tcgen05.st", converge=True)
+def store(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.8.4 tcgen05.st: registers to cells of the warp's window of tensor memory."""
+    f, address = _shape(d, "unpack::16b", 0)
+    slots = [d.read(item, "u32") for item in d.items(d.ops[-1])]
+    if len(slots) != f.registers:
+        raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
+    opcode = d.ins.opcode
+
+    def run(w: Warps) -> None:
+        m = w.machine
+        data = np.stack([w.u32[slot] for slot in slots])
+        for cta, warp, at in w.each_warp():
+            _whole_warp(w, at, warp, opcode)
+            lane, column = _place(w, at, warp, address, f.lanes, opcode)
+            state = tmem_state(m, cta)
+            state.require(column, f.columns, opcode)
+            write_fragment(m.tmem[cta], lane, column, f, data[(slice(None), *at)])
+            mark_fragment(state.written, lane, column, f)
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------ waits and
+# fences
+
+
+@instruction("tcgen05.wait::ld", "tcgen05.wait::st", converge=True)
+def wait(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.8.5 tcgen05.wait: earlier loads (or stores) of the thread are done. They are: both take effect at
+    issue.
+    """
+    _aligned(d)
+    return lambda w: None
+
+
+@instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
+def fence(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.11.1 tcgen05.fence: orders tcgen05 operations across threads. Execution here is in order already."""
+    return lambda w: None
