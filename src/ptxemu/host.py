@@ -36,6 +36,9 @@ _ATTRIBUTES_UNDERSTOOD = {
     10: "memSyncDomain",
     14: "preferredSharedMemoryCarveout",
 }
+# KiB of shared memory that one CTA can have (programming guide, technical specifications by compute capability).
+_SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 7): 163, (8, 9): 99, (9, 0): 227, (10, 0): 227, (11, 0): 227, (12, 0): 99}
+_PROCESSORS = {(9, 0): 132, (10, 0): 148}  # SMs of an H100 or H200 (SXM) and of a B200
 _CONFIG_SIZE = 56  # grid 12, block 12, dynamic shared memory 8, stream 8, attributes 8, number of attributes 4, padding
 _ATTRIBUTE_SIZE = 72  # id 4, padding 4, value 64
 _MAX_BLOCKS = 10_000_000  # basic blocks run in one call: a host function that does more does not end
@@ -63,11 +66,13 @@ class Device:
         if match is None:
             raise HostError(f"target {target!r} is none of the form sm_100a")
         capability = int(match[1]), int(match[2])
-        most_kib = {8: 163, 9: 227, 10: 227, 11: 227, 12: 99}.get(capability[0])
+        most_kib = _SHARED_KIB.get(capability) or _SHARED_KIB.get((capability[0], 0))
         if most_kib is None:
             raise HostError(f"no device limits known for {target!r}: ptxemu knows compute capability 8.0 to 12.x")
-        values = {1: 1024, 8: 48 * 1024, 10: 32, 16: 132 if capability[0] == 9 else 148, 75: capability[0]}
-        values |= {76: capability[1], 81: (most_kib + 1) * 1024, 95: 1, 97: most_kib * 1024, 111: 1024, 120: 1}
+        values = {1: 1024, 8: 48 * 1024, 10: 32, 75: capability[0], 76: capability[1]}
+        values |= {81: (most_kib + 1) * 1024, 95: 1, 97: most_kib * 1024, 111: 1024, 120: int(capability[0] >= 9)}
+        if capability in _PROCESSORS:
+            values[16] = _PROCESSORS[capability]
         return cls(capability, values)
 
     @property

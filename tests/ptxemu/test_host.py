@@ -408,9 +408,15 @@ def test_parameters_that_reach_past_their_memory_are_refused():
         launch(launching(), KernelFacts((400_000, 4)))
 
 
-@pytest.mark.parametrize("target", ["sm_100a", "sm_103a", "sm_90a"])
-def test_device_limits(target):
-    assert Device.of(target).max_dynamic_shared == 227 * 1024
+@pytest.mark.parametrize(("target", "kib"), [("sm_100a", 227), ("sm_103a", 227), ("sm_90a", 227), ("sm_89", 99)])
+def test_device_limits(target, kib):
+    assert Device.of(target).max_dynamic_shared == kib * 1024
+
+
+@pytest.mark.parametrize("target", ["sm_70", "compute_90", "sm_x"])
+def test_an_unknown_device_is_refused(target):
+    with pytest.raises(HostError, match=target):
+        Device.of(target)
 
 
 def test_values_survive_a_round_trip_through_memory():
