@@ -102,8 +102,10 @@ def test_encode_and_decode_agree(data: st.DataObject) -> None:
         element,
         tuple(data.draw(st.integers(1, 1 << 32)) for _ in range(rank)),
         tuple(16 * data.draw(st.integers(0, (1 << 36) - 1)) for _ in range(rank - 1)),
-        (16 // item * data.draw(st.integers(1, (swizzle.span or 128) // 16)),)
-        + tuple(data.draw(st.integers(1, 256)) for _ in range(rank - 1)),
+        (
+            16 // item * data.draw(st.integers(1, (swizzle.span or 128) // 16)),
+            *(data.draw(st.integers(1, 256)) for _ in range(rank - 1)),
+        ),
         element_strides=(1, *(data.draw(st.integers(1, 8)) for _ in range(rank - 1))),
         swizzle=swizzle,
         l2_promotion=data.draw(st.sampled_from([0, 64, 128, 256])),
