@@ -6,6 +6,13 @@ function render({ model, el }) {
   const steps = model.get("steps");
   const title = model.get("title");
   const [width, height] = model.get("size");
+  const numbers = (i) => { // a frame is whole, or the changes to another one
+    const frame = frames[i];
+    if (frame.all) return frame.all;
+    const list = [...numbers(frame.from)];
+    for (let k = 0; k < frame.set.length; k += 2) list[frame.set[k]] = frame.set[k + 1];
+    return list;
+  };
   let values = [...model.get("values")];
 
   const view = make("div", { class: "bk-view", role: "region", tabindex: "0", "aria-label": title });
@@ -21,7 +28,7 @@ function render({ model, el }) {
   const shows = [];
   const draw = () => {
     const at = frameOf();
-    view.innerHTML = head + frames[at].map((i) => pool[i]).join("") + "</svg>";
+    view.innerHTML = head + numbers(at).map((i) => pool[i]).join("") + "</svg>";
     view.firstChild.setAttribute("aria-label", title);
     out.innerHTML = steps[at] || "";
     shows.forEach((show, i) => show(values[i]));

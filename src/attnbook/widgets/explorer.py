@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal
 
 import anywidget
 import traitlets
@@ -64,18 +64,45 @@ class Explorer(Widget):
     values: traitlets.List = traitlets.List().tag(sync=True)
     interval = traitlets.Int(900).tag(sync=True)
 
-    def svg_at(self, *values: int) -> str:
-        """The picture at one position, as the page draws it (for tests and for print)."""
+    def _at(self, values: Sequence[int]) -> int:
         at = 0
         for control, value in zip(self.controls, values, strict=True):
             at = at * len(control["options"]) + value
-        return "".join(self.pool[i] for i in self.frames[at])
+        return at
+
+    def svg_at(self, *values: int) -> str:
+        """The elements of the picture at one position, as the page draws it."""
+        return "".join(self.pool[i] for i in unpack(self.frames, self._at(values)))
 
     def step_at(self, *values: int) -> str:
-        at = 0
-        for control, value in zip(self.controls, values, strict=True):
-            at = at * len(control["options"]) + value
-        return str(self.steps[at])
+        """The sentence at one position, as HTML."""
+        return str(self.steps[self._at(values)])
+
+
+def pack(frames: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Frames (lists of element numbers) as {"all": [...]} or as the changes to an earlier one:
+    {"from": frame, "set": [position, number, ...]}, whichever is shorter."""
+    out: list[dict[str, Any]] = []
+    for i, frame in enumerate(frames):
+        best: dict[str, Any] = {"all": list(frame)}
+        for j in {0, i - 1, i // 2} & set(range(i)):
+            if len(frames[j]) == len(frame):
+                changes = [x for at, n in enumerate(frame) if frames[j][at] != n for x in (at, n)]
+                if len(changes) < len(best.get("set", frame)):
+                    best = {"from": j, "set": changes}
+        out.append(best)
+    return out
+
+
+def unpack(frames: Sequence[dict[str, Any]], i: int) -> list[int]:
+    """The element numbers of one packed frame."""
+    if "all" in frames[i]:
+        return list(frames[i]["all"])
+    numbers = unpack(frames, frames[i]["from"])
+    changes = frames[i]["set"]
+    for at, n in zip(changes[::2], changes[1::2], strict=True):
+        numbers[at] = n
+    return numbers
 
 
 def explore(
@@ -117,7 +144,7 @@ def explore(
         caption=caption_html(caption, source),
         controls=[{"name": c.name, "label": c.label, "options": list(c.options), "kind": c.kind} for c in controls],
         pool=list(index),
-        frames=frames,
+        frames=pack(frames),
         steps=steps,
         size=list(size),
         values=list(start or [0] * len(controls)),
