@@ -29,7 +29,7 @@ from .descriptors import (
     decode_smem_descriptor,
     split_tmem_address,
 )
-from .tma import address_reader
+from .tma import address_reader, origin
 from .tmem import (
     TmemState,
     fragment,
@@ -46,7 +46,17 @@ def tmem_state(m: Machine, cta: int) -> TmemState:
     found = state.get("tmem")
     if found is None:
         found = state["tmem"] = TmemState()
+        state.setdefault("at exit", []).append(lambda: _all_freed(m, cta, found))
     return found
+
+
+def _all_freed(m: Machine, cta: int, state: TmemState) -> None:
+    """When the CTA has exited: all of its tensor memory must have been given back (PTX ISA 9.7.16.1.2)."""
+    if state.allocations:
+        raise IllegalInstruction(
+            f"CTA {m.cta_name(cta)} has exited with TMEM {state.describe()} still allocated: every tcgen05.alloc needs its"
+            " tcgen05.dealloc before the kernel ends"
+        )
 
 
 def _one_cta(d: Decode) -> None:
@@ -290,9 +300,7 @@ def _mma_data(d: Decode, job: _Mma, warp: int) -> dict[str, Any]:
         "b_descriptor": job.b.value,
         "idesc": i.value,
         "accumulate": job.keep,
-        "warp": warp,
-        "ptx_line": d.ins.line,
-        "source": str(d.ins.source) if d.ins.source else None,
+        **origin(d, warp),
     }
 
 
@@ -327,7 +335,7 @@ def commit(d: Decode) -> Callable[[Warps], None]:
                 for o in owners:
                     m.mbarrier_arrive(o, m.rank(o) << 24 | offset)
 
-            data = {"barrier": offset, "warp": t.warp, "ptx_line": d.ins.line} if m.tracing else {}
+            data = {"barrier": offset, **origin(d, t.warp)} if m.tracing else {}
             m.submit(AsyncOp(engine="tensor", cta=t.cta, run=arrive, name="commit", ins=d.ins, queue=t.cta, data=data))
 
     return run
@@ -468,5 +476,5 @@ def wait(d: Decode) -> Callable[[Warps], None]:
 
 @instruction("tcgen05.fence::before_thread_sync", "tcgen05.fence::after_thread_sync")
 def fence(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.11.1 tcgen05.fence: orders tcgen05 operations across threads. Execution here is in order already."""
+    """PTX ISA 9.7.16.11.1 tcgen05.fence: orders tcgen05 operations across threads. Here they run in order already."""
     return lambda w: None

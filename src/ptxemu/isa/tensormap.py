@@ -92,7 +92,7 @@ class TensorMap:
 
     @property
     def smem_box(self) -> tuple[int, ...]:
-        """Elements of the box that are written, per dimension: ceil(box / element stride); dimension 0 has no stride."""
+        """Elements written in each dimension: ceil(box / element stride), where dimension 0 has no stride."""
         return self.box[:1] + tuple(-(-b // s) for b, s in zip(self.box[1:], self.element_strides[1:], strict=True))
 
     @property

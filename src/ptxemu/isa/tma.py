@@ -38,6 +38,11 @@ def address_reader(d: Decode, operand: ptx.Operand, *, shared: bool) -> Callable
     return lambda w, at: (int(getattr(w, view)[slot][at]) + offset) & 0xFFFF_FFFF
 
 
+def origin(d: Decode, warp: int) -> dict[str, Any]:
+    """What every event of a unit says: who asked for the work, and where in the program."""
+    return {"warp": warp, "ptx_line": d.ins.line, "source": str(d.ins.source) if d.ins.source else None}
+
+
 def _tensor_operand(d: Decode, operand: ptx.Operand, rank: int) -> Callable[[Warps, tuple], tuple[int, list[int]]]:
     """A function (bundle, lane) -> (address of the tensor map, coordinates) of `[map, {c0, c1, ...}]`."""
     if not isinstance(operand, ptx.Addr) or len(operand.more) != 1:
@@ -248,6 +253,7 @@ def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], No
             data: dict[str, Any] = {}
             if m.tracing:
                 data = {
+                    **origin(d, t.warp),
                     "bytes": tensor.box_bytes,
                     "tensor": m.memory.find(tensor.address).name,
                     "coords": coords,
@@ -312,6 +318,7 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
             data: dict[str, Any] = {}
             if m.tracing:
                 data = {
+                    **origin(d, t.warp),
                     "bytes": tensor.box_bytes,
                     "tensor": m.memory.find(tensor.address).name,
                     "coords": coords,
@@ -371,7 +378,7 @@ def bulk_copy(d: Decode) -> Callable[[Warps], None]:
                     m.shared.view(o, offset, nbytes, np.uint8)[:] = data
                     m.mbarrier_complete_tx(o, m.rank(o) << 24 | bar_offset, nbytes)
 
-            data = {"bytes": nbytes, "offset": offset, "barrier": bar_offset} if m.tracing else {}
+            data = {**origin(d, t.warp), "bytes": nbytes, "offset": offset, "barrier": bar_offset} if m.tracing else {}
             m.submit(AsyncOp(engine="tma", cta=t.cta, run=job, name="bulk copy", ins=d.ins, data=data))
 
     return run
@@ -395,7 +402,7 @@ def _bulk_store(d: Decode, to: Callable, start: Callable, size: int) -> Callable
             def write(data, address=address):
                 m.memory.view(address, len(data), np.uint8, write=True, what="bulk store")[:] = data
 
-            event = {"bytes": nbytes, "offset": offset} if m.tracing else {}
+            event = {**origin(d, t.warp), "bytes": nbytes, "offset": offset} if m.tracing else {}
             _submit_store(m, d, t, read, write, "bulk store", event)
 
     return run
