@@ -2,12 +2,14 @@
 
     q, k, v = INPUT_FAMILIES["rising_max"](batch=1, heads=2, seqlen=512, dtype=torch.bfloat16, seed=0)
 
-gives tensors (batch, seqlen, heads, head_dim). The same arguments give the same tensors on every machine: they are drawn on
-the CPU in fp32 and rounded once. Importing this module does not import PyTorch, so that the command line can list the names.
+gives tensors (batch, seqlen, heads, head_dim). The same arguments give the same tensors on every machine: they are
+drawn on the CPU in fp32 and rounded once. Importing this module does not import PyTorch, so that the command line can
+list the names.
 
-Several families steer the scores: two elements of q and k are taken out of the noise, and their product puts every key at a
-*level*, the number of log2 units (score · scale · log2 e) that the key stands above the noise. Two elements of k, because a
-16-bit number alone would miss the level by up to 0.4 %; the second one holds the rounding error of the first.
+Several families steer the scores: two elements of q and k are taken out of the noise, and their product puts every
+key at a *level*, the number of log2 units (score · scale · log2 e) that the key stands above the noise. Two elements
+of k, because a 16-bit number alone would miss the level by up to 0.4 %; the second one holds the rounding error of
+the first.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ LEVER = 8.0  # the element of q that the levels in k are multiplied by
 
 @dataclass
 class Draw:
-    """What a family is asked for, and the noise it starts from. fp32 on the CPU; shapes (batch, seqlen, heads, head_dim)."""
+    """What a family is asked for, and the noise it starts from: fp32 on the CPU, (batch, seqlen, heads, head_dim)."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -99,7 +101,7 @@ class Family:
         head_dim: int = 128,
         tile: int = TILE,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q (batch, seqlen, heads, head_dim), k and v (batch, seqlen_kv, heads_kv, head_dim), in `dtype` (bf16), on the CPU.
+        """q (batch, seqlen, heads, head_dim); k and v (batch, seqlen_kv, heads_kv, head_dim); `dtype`, bf16 if None.
 
         scale: the softmax scale that the answer will be computed with (1/sqrt(head_dim)); the levels are set for it.
         """
@@ -159,7 +161,7 @@ def _mixed_max(draw: Draw) -> None:
 
 
 def _peaks(draw: Draw, growth: float) -> None:
-    """One key of each tile stands exactly at 0 (first tile) or `growth` (the others); the rest lie 4 below, and stay there."""
+    """One key of each tile stands exactly at 0 (first tile) or `growth` (the others); the rest stay 4 below it."""
     draw.k *= 0.4
     levels = growth * (draw.tile_of_key() > 0) - 4.0
     for tile in range(draw.tiles):

@@ -35,13 +35,13 @@ PUBLISHED = Published(
     url="https://github.com/IaroslavElistratov/b200-attention",
     quantity="percent of FlashAttention-4's throughput in the same run",
     conditions=(
-        "forward, dense, bf16, head dim 128, 16 heads, 32K tokens in all (batch 8, 4, 2 at 4K, 8K, 16K), B200; CUDA kernels of that"
-        " lineage with the same idea, against flash-attn-4 4.0.0b4; median of six ratios"
+        "forward, dense, bf16, head dim 128, 16 heads, 32K tokens in all (batch 8, 4, 2 at 4K, 8K, 16K), B200;"
+        " CUDA kernels of that lineage with the same idea, against flash-attn-4 4.0.0b4; median of six ratios"
     ),
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one object a stage: compared and hashed as such
 class Stage:
     """One stage of the ladder.
 
@@ -131,9 +131,8 @@ class Ladder(Sequence[Stage]):
         lines = []
         for stage in self:
             figures = " / ".join(f"{percent:.1f}" for percent in stage.published.values()) or "-"
-            lines.append(
-                f"{stage.number:>2}  {stage.slug:<20} {stage.title:<28} {figures:<20} {'here' if stage.implemented else ''}"
-            )
+            here = "here" if stage.implemented else ""
+            lines.append(f"{stage.number:>2}  {stage.slug:<20} {stage.title:<20} {figures:<20} {here}")
         return "\n".join(line.rstrip() for line in lines)
 
 

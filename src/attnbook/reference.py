@@ -2,53 +2,56 @@
 
 The rule
 --------
-o. For every row (batch, head, query) the error is the length of the error vector, |o - ref|, where ref is attention in FP64
-   from the 16-bit inputs as given. It may be at most what FP32 scores cannot resolve, and the largest of
+Of o: for every row (batch, head, query) the error is the length of the error vector, |o - ref|, where ref is
+attention in FP64 from the 16-bit inputs as given. It may be at most the largest of
 
-   * twice that of PyTorch's own 16-bit attention (`scaled_dot_product_attention`, maths backend) in the same row,
-   * 2 ulp of the output type at the row's largest element,
-   * PyTorch's, plus what one rounding of P costs where a single key carries the row,
+* twice that of PyTorch's own 16-bit attention (`scaled_dot_product_attention`, maths backend) in the same row,
+* 2 ulp of the output type at the row's largest element,
+* PyTorch's, plus what one rounding of P costs where a single key carries the row,
 
-   and over all rows together the root mean square of error / allowed may be at most 0.72.
+and on top of it what FP32 scores cannot resolve. Over all rows together the root mean square of error / allowed may be
+at most 0.72. NaN must stand where the oracle has NaN, and nowhere else. A caller fills o with NaN before the kernel
+runs (`poison`), so an element that was never written is a NaN that the oracle does not have.
 
-   NaN must stand where the oracle has NaN, and nowhere else. A caller fills o with NaN before the kernel runs (`poison`), so
-   an element that was never written is a NaN that the oracle does not have.
-
-lse. The absolute error may be at most twice PyTorch's, and never more than 1e-3, unless FP32 itself cannot hold that.
+Of lse: the absolute error may be at most twice PyTorch's, and never more than 1e-3, unless FP32 itself cannot hold
+that.
 
 Why it reads like this
 ----------------------
-*PyTorch's error.* The maths backend converts bf16 and fp16 to fp32 first, works in fp32 and rounds the result (from version
-2.5 on, on CPU and GPU, unless reduced-precision reductions are switched on). So its error is the one rounding that every 16-bit
-answer has, and "twice" leaves a kernel room for one more of that size: the one of P. This is the strictest reading, and a
-useful one: a kernel that rounds P twice fails. PyTorch's answer is computed on the CPU, always, so that the verdict does not
-depend on the machine. Where a row was rounded with luck, its error is taken as what rounding costs on average,
-sqrt(sum_i ulp(ref_i)^2 / 12): otherwise one right row in 20,000 would fail.
+*PyTorch's error.* The maths backend converts bf16 and fp16 to fp32 first, works in fp32 and rounds the result (from
+version 2.5 on, on CPU and GPU, unless reduced-precision reductions are switched on). So its error is the one rounding
+that every 16-bit answer has, and "twice" leaves a kernel room for one more of that size: the one of P. This is the
+strictest reading, and a useful one: a kernel that rounds P twice fails. PyTorch's answer is computed on the CPU,
+always, so that the verdict does not depend on the machine. Where a row was rounded with luck, its error is taken as
+what rounding costs on average, sqrt(sum_i ulp(ref_i)^2 / 12): otherwise one right row in 20,000 would fail.
 
-*2 ulp* are for rows that PyTorch has exactly (one key has all the weight and o is a row of v), since twice nothing is nothing.
-They are meant for the length of the error vector. Taken for each of its 128 elements they would be 4 times PyTorch's largest
-possible error in every row, and a tile missing from the row sum at 16K would pass.
+*2 ulp* are for rows that PyTorch has exactly (one key has all the weight and o is a row of v), since twice nothing is
+nothing. They are meant for the length of the error vector. Taken for each of its 128 elements they would be 4 times
+PyTorch's largest possible error in every row, and a tile missing from the row sum at 16K would pass.
 
-*One key that carries the row.* Roundings of P average out over many keys. Where one term p_j v_j is most of o, the rounding of
-that p_j does not: up to half an ulp, for all 128 elements alike, in any kernel whose tensor core takes 16-bit P. Allowed is
-half an ulp times the longest p_j v_j of the row. In a row of many keys this is less than PyTorch's error and changes nothing.
+*One key that carries the row.* Roundings of P average out over many keys. Where one term p_j v_j is most of o, the
+rounding of that p_j does not: up to half an ulp, for all 128 elements alike, in any kernel whose tensor core takes
+16-bit P. Allowed is half an ulp times the longest p_j v_j of the row. In a row of many keys this is less than
+PyTorch's error and changes nothing.
 
-*All rows together.* Two roundings of equal size against twice one give sqrt(2) / 2 = 0.71; three give 0.87. Single rows scatter
-by 6 %, the mean square of 128 rows by 2 %, so it tells two roundings from three at every size. It is asked of 128 rows or more.
+*All rows together.* Two roundings of equal size against twice one give sqrt(2) / 2 = 0.71; three give 0.87. Single
+rows scatter by 6 %, the mean square of 128 rows by 2 %, so it tells two roundings from three at every size. It is
+asked of 128 rows or more.
 
-*FP32 scores.* A score is a sum of head_dim products in fp32, so it is uncertain by about u = 2^-24 · scale · |q| · |k_j|. For q
-and k of standard normal numbers that is 7e-7, and of no consequence. With both scaled by 2^6 it is 3e-3, and where
-two keys compete for a row their weights move by that much, in PyTorch as in any kernel, one way or the other by chance. The
-row's error from independent errors u is sqrt(sum_j p_j^2 u^2 |v_j - o|^2); 4 times that is allowed on top.
+*FP32 scores.* A score is a sum of head_dim products in fp32, so it is uncertain by about u = 2^-24 · scale · |q| ·
+|k_j|. For q and k of standard normal numbers that is 7e-7, and of no consequence. With both scaled by 2^6 it is 3e-3,
+and where two keys compete for a row their weights move by that much, in PyTorch as in any kernel, one way or the
+other by chance. The row's error from independent errors u is sqrt(sum_j p_j^2 u^2 |v_j - o|^2); 4 times that is
+allowed on top.
 
-*LSE* has no maths-backend counterpart in PyTorch, so `torch.logsumexp` of the fp32 scores stands for it, and its error is the
-largest one over all rows of the call: single rows are right to the last bit by luck. FP32 itself resolves 4 ulp of the
-number (scale · log2(e) and log(2) are rounded, and so are the two products with them), 2 sqrt(seqlen) · 2^-24 for the
-logarithm of a sum of seqlen terms added one by one, and 4 u for the scores. The sum of the three is always allowed: 8e-6 for
-standard normal numbers at 512 keys.
+*LSE* has no maths-backend counterpart in PyTorch, so `torch.logsumexp` of the fp32 scores stands for it, and its
+error is the largest one over all rows of the call: single rows are right to the last bit by luck. FP32 itself
+resolves 4 ulp of the number (scale · log2(e) and log(2) are rounded, and so are the two products with them), 2
+sqrt(seqlen) · 2^-24 for the logarithm of a sum of seqlen terms added one by one, and 4 u for the scores. The sum of
+the three is always allowed: 8e-6 for standard normal numbers at 512 keys.
 
-Wholly masked rows (causal, more queries than keys): o is 0 and lse is -inf, as in FlashAttention and in PyTorch's softmax.
-Causal masks are aligned to the bottom right corner: query i sees keys up to i + seqlen_kv - seqlen.
+Wholly masked rows (causal, more queries than keys): o is 0 and lse is -inf, as in FlashAttention and in PyTorch's
+softmax. Causal masks are aligned to the bottom right corner: query i sees keys up to i + seqlen_kv - seqlen.
 """
 
 from __future__ import annotations
@@ -138,7 +141,8 @@ def poison(tensor: Tensor) -> Tensor:
 
 
 def ulp(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The distance between neighbouring numbers of `dtype` at |x|, as float64; the subnormal distance below the smallest normal.
+    """The distance between neighbouring numbers of `dtype` at |x|, as float64; the subnormal distance below the
+    smallest normal.
 
     >>> ulp(torch.tensor([1.0, 1.99, 2.0]), torch.bfloat16).tolist()
     [0.0078125, 0.0078125, 0.015625]
@@ -153,8 +157,8 @@ def attention_fp64(
 ) -> tuple[Tensor, Tensor]:
     """Attention in FP64: o (batch, seqlen, heads, head_dim) and the natural-logarithm LSE (batch, heads, seqlen).
 
-    q (batch, seqlen, heads, head_dim), k and v (batch, seqlen_kv, heads_kv, head_dim) with heads_kv a divisor of heads: query head
-    h reads key head h // (heads / heads_kv). scale: 1/sqrt(head_dim) if None.
+    q (batch, seqlen, heads, head_dim), k and v (batch, seqlen_kv, heads_kv, head_dim) with heads_kv a divisor of
+    heads: query head h reads key head h // (heads / heads_kv). scale: 1/sqrt(head_dim) if None.
     """
     o = torch.empty(q.shape, dtype=torch.float64)
     lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float64)
@@ -385,7 +389,9 @@ def _judge(rows: _RowErrors, log: _LseErrors | None) -> Verdict:
     together = float(ratio.square().mean().sqrt())
     reasons = []
     if rows.nan:
-        reasons.append(f"o is NaN at (batch, head, query, column) {rows.nan} and the oracle is not: never written, or computed")
+        reasons.append(
+            f"o is NaN at (batch, head, query, column) {rows.nan} and the oracle is not: never written, or computed"
+        )
     if rows.no_nan:
         reasons.append(f"o is not NaN at (batch, head, query, column) {rows.no_nan} where the oracle is")
     compared = (
@@ -395,7 +401,9 @@ def _judge(rows: _RowErrors, log: _LseErrors | None) -> Verdict:
     if failed:
         reasons.append(f"{failed} of {len(error)} rows are over what they are allowed; worst: {compared}")
     elif together > TOGETHER and len(error) >= TOGETHER_ROWS:
-        reasons.append(f"every row is within what it is allowed, all together are not: rms {together:.2f} of {TOGETHER}")
+        reasons.append(
+            f"every row is within what it is allowed, all together are not: rms {together:.2f} of {TOGETHER}"
+        )
 
     lse_error = lse_allowed = lse_where = None
     lse_words = ""

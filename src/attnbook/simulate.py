@@ -1,8 +1,8 @@
 """The arithmetic of a tiled attention kernel in PyTorch, right and deliberately wrong: the test of the test.
 
-`simulate` walks over KV tiles as the kernels do: scores in fp32, online softmax with base 2, P rounded to 16 bits, O accumulated
-in fp32, one rounding at the end. `MUTATIONS` are five mistakes that a kernel could make and that a careless check lets pass;
-the rule in `attnbook.reference` must fail every one of them at every size it is used at.
+`simulate` walks over KV tiles as the kernels do: scores in fp32, online softmax with base 2, P rounded to 16 bits, O
+accumulated in fp32, one rounding at the end. `MUTATIONS` are five mistakes that a kernel could make and that a
+careless check lets pass; the rule in `attnbook.reference` must fail every one of them at every size it is used at.
 """
 
 from __future__ import annotations
@@ -36,10 +36,11 @@ def simulate(
     mutation: str | None = None,
     tile: int = TILE,
 ) -> tuple[Tensor, Tensor]:
-    """o in the type of q and LSE in fp32, as a kernel computes them. Shapes as in `reference.attention_fp64`; dense only.
+    """o in the type of q and LSE in fp32, as a kernel computes them. Shapes as in `reference.attention_fp64`; dense
+    only.
 
-    mutation: None for the right answer, or a name in MUTATIONS. The tile that is dropped or not counted is the middle one; those
-    that change places are it and the one before. With a single tile there is nothing to swap: ValueError.
+    mutation: None for the right answer, or a name in MUTATIONS. The tile that is dropped or not counted is the middle
+    one; those that change places are it and the one before. With a single tile there is nothing to swap: ValueError.
     """
     if mutation is not None and mutation not in MUTATIONS:
         raise ValueError(f"mutation {mutation!r} is not known; take one of: {', '.join(MUTATIONS)}")
