@@ -1,0 +1,115 @@
+"""Asynchronous units: TMA, the tensor core, bulk copies. They do their work later than the instruction that asked for it.
+
+PTX ISA "Asynchronous operations", "async proxy". An operation reads its sources and writes its results when it *runs*. Operations of one queue
+run in order (the MMAs of a CTA or CTA pair); all others in any order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import ptx
+from .errors import EmulationError
+
+if TYPE_CHECKING:
+    from .machine import Machine
+
+# Ticks from the head of the queue to completion under the fair schedule: an order of magnitude, not a model of time.
+LATENCY = {"tma": 8, "tensor": 1}
+DEFAULT_LATENCY = 4
+NEVER = 1 << 62  # the adversarial schedule's "as late as allowed"
+
+
+@dataclass(slots=True, eq=False)
+class AsyncOp:
+    """Work for a unit. engine: "tma", "tensor", ...; cta: the resident CTA that asked; run: does the work; queue: operations of the same
+    (engine, queue) run in order, None: on its own; name and data: for events and deadlock reports; ins: the instruction that asked."""
+
+    engine: str
+    cta: int
+    run: Callable[[], Any]
+    name: str = ""
+    ins: ptx.Instr | None = None
+    queue: Hashable | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    done: Callable[[], Any] | None = None
+    due: int = -1
+    begun: bool = False
+
+
+class Agents:
+    """All units of the resident CTAs."""
+
+    def __init__(self, machine: Machine, rng: random.Random | None) -> None:
+        self.machine = machine
+        self.rng = rng  # None: the fair schedule
+        self.queues: dict[Hashable, deque[AsyncOp]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.queues)
+
+    def pending(self) -> list[AsyncOp]:
+        return [op for queue in self.queues.values() for op in queue]
+
+    def submit(self, op: AsyncOp) -> None:
+        key = (op.engine, op.queue) if op.queue is not None else op
+        queue = self.queues.get(key)
+        if queue is None:
+            queue = self.queues[key] = deque()
+        queue.append(op)
+        self.machine.progress += 1
+        if len(queue) == 1:
+            self._start(op)
+
+    def _start(self, op: AsyncOp) -> None:
+        m = self.machine
+        op.begun = True
+        if self.rng is None:
+            op.due = m.tick + LATENCY.get(op.engine, DEFAULT_LATENCY)
+        else:
+            kind = self.rng.random()
+            op.due = m.tick if kind < 0.3 else NEVER if kind > 0.8 else m.tick + int(self.rng.expovariate(0.05))
+        if m.tracing:
+            m.emit(op.cta, op.engine, "begin", op.name, **op.data)
+
+    def _finish(self, queue_key: Hashable, queue: deque[AsyncOp]) -> None:
+        m = self.machine
+        op = queue.popleft()
+        m.progress += 1
+        try:
+            op.run()
+        except EmulationError as error:
+            if not error.where and op.ins is not None:
+                raise type(error)(
+                    f"{op.name} (asynchronous, {op.engine}) of CTA {m.cta_name(op.cta)}: {error.detail}", op.ins.where
+                ) from error
+            raise
+        if op.done is not None:
+            op.done()
+        if m.tracing:
+            m.emit(op.cta, op.engine, "end", op.name, **op.data)
+        if queue:
+            self._start(queue[0])
+        elif self.queues.get(queue_key) is queue:
+            del self.queues[queue_key]
+
+    def step(self) -> None:
+        """Run everything that is due."""
+        tick = self.machine.tick
+        for key, queue in list(self.queues.items()):
+            while queue and queue[0].due <= tick:
+                self._finish(key, queue)
+
+    def next_due(self) -> int:
+        """The tick at which the next operation is due (NEVER: only when all else stands still)."""
+        return min(queue[0].due for queue in self.queues.values())
+
+    def force_one(self) -> None:
+        """Run one head of a queue now: everything else stands still, so even the latest has to come."""
+        keys = list(self.queues)
+        key = self.rng.choice(keys) if self.rng is not None else keys[0]
+        self._finish(key, self.queues[key])
