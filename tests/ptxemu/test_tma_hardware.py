@@ -1,4 +1,4 @@
-"""Bulk tensor copies against what a GPU did: 172 recorded copies, and 429 tensor maps that the driver API encoded."""
+"""Bulk tensor copies against what a GPU did: 172 recorded copies, and 450 tensor maps that the driver API encoded."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ def _all_freed(m: Machine, cta: int, state: TmemState) -> None:
     """When the CTA has exited: all of its tensor memory must have been given back (PTX ISA 9.7.16.1.2)."""
     if state.allocations:
         raise IllegalInstruction(
-            f"CTA {m.cta_name(cta)} has exited with TMEM {state.describe()} still allocated: every tcgen05.alloc needs its"
-            " tcgen05.dealloc before the kernel ends"
+            f"CTA {m.cta_name(cta)} has exited with TMEM {state.describe()} still allocated: every tcgen05.alloc"
+            " needs its tcgen05.dealloc before the kernel ends"
         )
 
 

@@ -1,6 +1,6 @@
 """The 128-byte tensor map (CUtensorMap): what a bulk tensor copy knows about its tensor and its box.
 
-The PTX ISA calls the object opaque (5.5.8 "Tensor-map"). The layout below was read off descriptors: 429 of them
+The PTX ISA calls the object opaque (5.5.8 "Tensor-map"). The layout below was read off descriptors: 450 of them
 encoded by the driver API for random tensors (tests/ptxemu/data/tensormaps.json) and those that CuTe-DSL's compiled host
 functions write. Eight little-endian 64-bit words carry it; the other eight are the driver's own and are not read.
 
