@@ -100,6 +100,7 @@ class Agents:
     def step(self) -> None:
         """Run everything that is due."""
         tick = self.machine.tick
+        self.machine.fraction = 0.999  # units come after the turns of the warps
         for key, queue in list(self.queues.items()):
             while queue and queue[0].due <= tick:
                 self._finish(key, queue)
@@ -110,6 +111,7 @@ class Agents:
 
     def force_one(self) -> None:
         """Run one head of a queue now: everything else stands still, so even the latest has to come."""
+        self.machine.fraction = 0.999
         keys = list(self.queues)
         key = self.rng.choice(keys) if self.rng is not None else keys[0]
         self._finish(key, self.queues[key])

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from . import ptx
+from . import iket, ptx
 from .agents import Agents, AsyncOp
 from .barriers import ClusterBarrier, Mbarriers, NamedBarriers
 from .config import BankConflicts, Config, Run
 from .errors import EmulationError
 from .memory import SHARED_RANK_SHIFT, SHARED_RESERVED, Allocation, GlobalMemory, SharedMemory
-from .program import Program, decode
+from .program import MAX_RUN, Program, decode
 from .registers import FORMS, RegisterFiles, Scratch, View, Views
 from .schedule import Blocked, Scheduler, Wait
 from .trace import Event
@@ -135,8 +135,13 @@ class Machine:
         self.shared = SharedMemory(ctas, launch.shared_bytes, self.cluster_size)
         self.lane_pc = np.zeros((self.warps_per_cta, ctas, 32), np.int32)
         self.local = np.zeros((self.warps_per_cta, ctas, 32, launch.local_bytes), np.uint8)
+        # Where IKET marks store their payload: the system's part of shared memory, for each warp its own.
+        self.doorbell = iket.doorbell(self.program.module)
+        self.doorbells = np.zeros((self.warps_per_cta, ctas, iket.DOORBELL_BYTES), np.uint8)
         self.tracing = self.config.trace
         self.tick = launch.run.ticks
+        self.fraction = 0.0  # how far into the tick: events of one tick keep their order
+        self.turn_base = 0  # instructions of the present turn before pc 0 of the present block
         self.progress = 0  # grows with every change that another warp could be waiting for
         self.expired: set[tuple[int, int]] = set()  # (cta, warp) whose try_wait has reached its time limit
         self.polling = False  # an instruction looked at a state that somebody else has to change
@@ -221,9 +226,13 @@ class Machine:
         """Whatever waits for `key` may go on (or try again)."""
         self.scheduler.wake(key)
 
+    def at(self, pc: int) -> None:
+        """The present turn has come to the instruction at `pc`: say how far into the tick that is."""
+        self.fraction = min((self.turn_base + pc) / (2 * MAX_RUN), 0.998)
+
     def emit(self, cta: int, row: str, kind: Any, name: str, **data: Any) -> None:
-        """Note an event of a resident CTA at the present tick."""
-        self.launch.run.events.append(Event(self.tick, self.linear(cta), row, kind, name, data))
+        """Note an event of a resident CTA, now."""
+        self.launch.run.events.append(Event(self.tick + self.fraction, self.linear(cta), row, kind, name, data))
 
     def bank_conflicts(self, ins: ptx.Instr) -> BankConflicts:
         """The counters of one shared-memory instruction."""

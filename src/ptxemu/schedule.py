@@ -225,6 +225,7 @@ class Scheduler:
         """Run one bundle until it waits, splits, exits, or its budget of instructions is used up. It is put back by whoever it belongs to."""
         m, program = self.machine, self.program
         current: Bundle | None = b
+        whole = budget
         while current is not None:
             b = current
             pc = b.pc
@@ -235,6 +236,7 @@ class Scheduler:
                 w = w.twin
                 w.mask = w.lane_pc == pc
             length = len(block)
+            m.turn_base = whole - budget - pc
             block.warps += w.count
             self.steps += length * w.count
             budget -= length
@@ -411,6 +413,7 @@ class Scheduler:
             number, _ = reasons.setdefault((x.reason.key, x.reason.retry), (len(reasons) + 1, x.reason))
             code[x.warp - w0, (x.cta - c0) // step] = number
             if m.tracing:
+                m.at(pc)
                 m.emit(x.cta, f"warp{x.warp}", "begin", "wait", **x.reason.data)
         start = b.pc
         assert start is not None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import ptx
+from ..iket import marker
 from . import Decode, instruction
 
 Run = Callable[[Any], None]
@@ -58,12 +58,11 @@ def pmevent(d: Decode) -> Run:
     if not isinstance(number, ptx.Imm):
         raise d.unsupported("the event must be a literal")
     value = int(number.value)
-    from ..iket import marker
-
     mark = marker(d.program.module, value if mask else 1 << value)
 
     def run(w: Any) -> None:
         if w.machine.tracing:
+            w.machine.at(d.ins.pc)
             for cta, warp, _ in w.each_warp():
                 mark(w.machine, cta, warp)
 
@@ -93,5 +92,3 @@ def cache_hint(d: Decode) -> Run:
         return lambda w: getattr(w.to, "u64")[out].fill(np.uint64(0))
     return lambda w: None
 
-
-_NUMBER = re.compile(r"\d+")

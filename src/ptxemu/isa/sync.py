@@ -12,7 +12,6 @@ from ..barriers import ClusterBarrier
 from ..errors import IllegalInstruction
 from ..schedule import Blocked, Wait, check_members
 from . import Decode, instruction
-from .move import LANES
 
 Run = Callable[[Any], "list[Blocked] | None"]
 
@@ -222,5 +221,3 @@ def griddepcontrol(d: Decode) -> Run:
     """PTX ISA "griddepcontrol": grids run one after another here, so a dependent grid's wait is already over."""
     return lambda w: None
 
-
-_ = LANES
