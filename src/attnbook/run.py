@@ -163,19 +163,20 @@ def run(
     """Compile a stage, draw an input, launch the kernel on the machine that is there, and check the answer.
 
     stage          a number, a slug, or "final"
-    batch, heads, seqlen  of q, k and v, (batch, seqlen, heads, 128)
+    batch, heads, seqlen
+                   of q, k and v: (batch, seqlen, heads, 128)
     dtype          "bf16" or "fp16"
     family, seed   the input: a name in `reference.INPUT_FAMILIES`
     scale          of the softmax; 1 / sqrt(128) if None
     lse            have the kernel write the log-sum-exp too, and check it
     trace          collect events, with the kernel's IKET ranges: `Result.trace`
     device         None or "auto", "emulator", "gpu"
-    schedule, schedule_seed  of the emulator: "fair" or "adversarial"
+    schedule       whose turn it is on the emulator: "fair" or "adversarial", by schedule_seed
     ptx_edit       PTX text to PTX text, applied before the emulator reads it: to see what a missing wait does
     progress       called as progress(CTAs done, all CTAs) by the emulator
 
-    Asking for trace, schedule or ptx_edit runs on the emulator, whatever GPU is there. Raises ValueError for bad input, and
-    what ptxemu raises for a kernel that deadlocks or breaks a rule.
+    Asking for trace, schedule or ptx_edit runs on the emulator, whatever GPU is there. Raises ValueError for bad
+    input, and what ptxemu raises for a kernel that deadlocks or breaks a rule.
     """
     found = LADDER[stage]
     _check_counts(batch=batch, heads=heads, seqlen=seqlen)

@@ -1,0 +1,215 @@
+"""The command line: `attnbook doctor` and `attnbook run`.
+
+Exit codes: 0 all is well; 1 the answer is wrong, the kernel breaks a rule of the machine, or something is missing; 2
+bad input; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attnbook import __version__
+from attnbook.inputs import INPUT_FAMILIES
+from attnbook.ladder import FINAL, LADDER
+
+if TYPE_CHECKING:
+    from attnbook.run import Result
+
+OK, WRONG, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+PATIENCE = 2.0  # seconds of emulation before a progress bar appears
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return OK
+    try:
+        return int(options.command(options))
+    except KeyboardInterrupt:
+        print("\nattnbook: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of our output went away: `attnbook run | head`
+        sys.stderr.close()
+        return OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="attnbook",
+        description='The kernels of "Attention, Cycle by Cycle": run one and check its answer, or look at the machine.',
+        epilog="attnbook COMMAND --help says more.",
+    )
+    parser.set_defaults(command=None)
+    parser.add_argument("--version", action="version", version=f"attnbook {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_doctor(commands)
+    _add_run(commands)
+    return parser
+
+
+def _add_doctor(commands: Any) -> None:
+    text = "say what this machine has, which backend runs the kernels, what is missing and the command that mends it"
+    doctor = commands.add_parser(
+        "doctor", help=text, description=f"{text[0].upper()}{text[1:]}. Exit code 1 if kernels cannot run here."
+    )
+    doctor.add_argument("--json", action="store_true", help="print JSON instead of text")
+    doctor.set_defaults(command=_doctor)
+
+
+def _add_run(commands: Any) -> None:
+    families = "\n".join(
+        f"  {family.name:<16} {family.bites}" for family in INPUT_FAMILIES.values() if not family.causal
+    )
+    stages = "\n".join(f"  {stage.number:<3} {stage.slug:<20} {stage.idea}" for stage in LADDER.implemented)
+    text = "run one stage on one input, and check the answer against FP64"
+    run = commands.add_parser(
+        "run",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"stages that are here:\n{stages}\n\ninput families, and the mistake that each shows:\n{families}\n\n"
+        "exit codes: 0 right, 1 wrong or a rule of the machine broken, 2 bad input, 130 interrupted",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    run.set_defaults(command=_run)
+    problem = run.add_argument_group("what to compute")
+    problem.add_argument(
+        "--stage", default=FINAL, metavar="STAGE", help=f"number, slug or {FINAL!r} (default: {FINAL})"
+    )
+    problem.add_argument("--batch", type=int, default=1, metavar="N", help="batches (default: 1)")
+    problem.add_argument("--heads", type=int, default=1, metavar="N", help="heads (default: 1)")
+    problem.add_argument("--seqlen", type=int, default=512, metavar="N", help="queries, and keys (default: 512)")
+    problem.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16", help="of q, k, v and o (default: bf16)")
+    problem.add_argument(
+        "--input", default="normal", metavar="FAMILY", help="a family from the list below (default: normal)"
+    )
+    problem.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the input (default: 0)")
+    problem.add_argument("--scale", type=float, default=None, metavar="X", help="softmax scale (default: 1/sqrt(128))")
+    problem.add_argument("--lse", action="store_true", help="have the log-sum-exp written too, and check it")
+    where = run.add_argument_group("where and how")
+    where.add_argument(
+        "--device",
+        choices=("auto", "emulator", "gpu"),
+        default="auto",
+        help="what runs it (default: the machine that is there)",
+    )
+    where.add_argument(
+        "--schedule",
+        choices=("fair", "adversarial"),
+        default=None,
+        help="whose turn it is on the emulator (default: fair); adversarial: any order that the machine allows",
+    )
+    where.add_argument(
+        "--schedule-seed", type=int, default=0, metavar="N", help="seed of the adversarial schedule (default: 0)"
+    )
+    output = run.add_argument_group("output")
+    output.add_argument(
+        "--json", metavar="FILE", help="write the result as JSON; - for standard output, instead of text"
+    )
+    output.add_argument("--trace", metavar="FILE", help="write the events of the emulated run as JSON")
+    output.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from attnbook.doctor import diagnose
+
+    diagnosis = diagnose()
+    print(json.dumps(diagnosis.to_dict(), indent=2) if options.json else diagnosis.report())
+    return OK if diagnosis.ok else WRONG
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        LADDER[options.stage]  # before PyTorch is loaded, since this may fail
+        for path in filter(None, (options.json, options.trace)):
+            _check_writable(path)
+    except (KeyError, ValueError) as error:
+        return _complain(error, BAD_INPUT)
+    try:
+        import ptxemu
+        from attnbook.run import run
+    except ImportError as error:
+        return _complain(f"{error}; `attnbook doctor` says what is missing", WRONG)
+    bar = _Bar(quiet=options.quiet)
+    try:
+        with bar:
+            result = run(
+                options.stage,
+                options.batch,
+                options.heads,
+                options.seqlen,
+                dtype=options.dtype,
+                family=options.input,
+                seed=options.seed,
+                scale=options.scale,
+                lse=options.lse,
+                trace=options.trace is not None,
+                device=options.device,
+                schedule=options.schedule,
+                schedule_seed=options.schedule_seed,
+                progress=bar.update,
+            )
+    except ptxemu.EmulationError as error:
+        return _complain(f"{type(error).__name__}: {error}", WRONG)
+    except (ValueError, TypeError) as error:
+        return _complain(error, BAD_INPUT)
+    _write(result, options)
+    return OK if result.verdict.ok else WRONG
+
+
+def _write(result: Result, options: argparse.Namespace) -> None:
+    if options.trace:
+        Path(options.trace).write_text(result.trace.to_json(), encoding="utf-8")
+    if options.json == "-":
+        print(json.dumps(result.to_dict(), indent=2))
+        return
+    print(result.report())
+    if options.json:
+        Path(options.json).write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def _check_writable(path: str) -> None:
+    if path != "-" and not Path(path).absolute().parent.is_dir():
+        raise ValueError(f"{path} cannot be written: there is no folder {Path(path).absolute().parent}; make it first")
+
+
+def _complain(what: object, code: int) -> int:
+    print(f"attnbook: {what}", file=sys.stderr)
+    return code
+
+
+class _Bar:
+    """A progress bar on standard error, for a run that takes longer than PATIENCE."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self.quiet = quiet
+        self.bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def update(self, done: int, total: int) -> None:
+        """`done` of `total` CTAs are finished."""
+        if self.quiet:
+            return
+        if self.bar is None:
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=total, unit=" CTA", desc="emulating", delay=PATIENCE, leave=False, file=sys.stderr)
+        self.bar.update(done - self.bar.n)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
