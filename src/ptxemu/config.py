@@ -57,6 +57,7 @@ class Run:
 
     instructions: warp instructions issued, by opcode. warp_instructions: their sum. ticks: rounds of the scheduler.
     seconds: host wall time. bank_conflicts: by PTX line. findings: rule violations noted by the checked driver.
+    runs: the single launches in order, where a host function made several (this Run is then their sum); else empty.
     """
 
     kernel: str
@@ -70,6 +71,7 @@ class Run:
     bank_conflicts: dict[int, BankConflicts] = field(default_factory=dict)
     seconds: float = 0.0
     ticks: int = 0
+    runs: list[Run] = field(default_factory=list)
 
     @property
     def warp_instructions(self) -> int:

@@ -25,7 +25,7 @@ from ptxemu import ptx as ptx_module
 from ptxemu.config import Config, Run
 from ptxemu.errors import MemoryFault
 from ptxemu.host import Device, HostError, HostModule, KernelFacts, Launch
-from ptxemu.memory import Allocation
+from ptxemu.machine import Allocation, launch_module
 
 __all__ = ["OPTIONS", "arguments_of", "launch", "launch_record"]
 
@@ -263,8 +263,6 @@ def launch(
     ``runs`` lists them. Raises HostError for what cannot be launched and the errors of `ptxemu.errors` for what goes
     wrong in a kernel.
     """
-    from ptxemu.machine import launch_module
-
     prepared, module = _prepare(compiled, ptx)
     bound = arguments_of(compiled, args, kwargs, buffers)
     records = _record(prepared, bound)

@@ -23,7 +23,7 @@ LOCAL_WINDOW = 2 << 56
 WINDOW_BITS = 0xFF << 56
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Allocation:
     """A stretch of global memory that the kernel may touch: `name` for messages, host `address`, `nbytes`."""
 

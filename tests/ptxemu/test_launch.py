@@ -17,7 +17,9 @@ from cutlass.cute.nvgpu import cpasync, tcgen05  # noqa: E402
 from cutlass.cute.runtime import from_dlpack, make_ptr  # noqa: E402
 from cutlass.memory import SmemAllocator  # noqa: E402
 
-from ptxemu.cutedsl import arguments_of, launch_record  # noqa: E402
+from ptxemu.config import Config  # noqa: E402
+from ptxemu.cutedsl import arguments_of, launch, launch_record  # noqa: E402
+from ptxemu.errors import MemoryFault  # noqa: E402
 from ptxemu.host import HostError  # noqa: E402
 
 
@@ -67,9 +69,9 @@ def vectors(count: int = 128, number: int = 2):
 def test_static_shapes_leave_only_pointers(tmp_path):
     (x, y), args = vectors(100)
     compiled = compile_(scale, *args, cutlass.Float32(2.0), directory=tmp_path)
-    (launch,) = launch_record(compiled, *args, cutlass.Float32(2.0))
-    assert (launch.grid, launch.block, launch.cluster, launch.shared) == ((2, 1, 1), (64, 1, 1), (1, 1, 1), 0)
-    assert launch.params == [struct.pack("<Q", x.data_ptr()), struct.pack("<Q", y.data_ptr()), struct.pack("<f", 2.0)]
+    (record,) = launch_record(compiled, *args, cutlass.Float32(2.0))
+    assert (record.grid, record.block, record.cluster, record.shared) == ((2, 1, 1), (64, 1, 1), (1, 1, 1), 0)
+    assert record.params == [struct.pack("<Q", x.data_ptr()), struct.pack("<Q", y.data_ptr()), struct.pack("<f", 2.0)]
 
 
 @pytest.mark.parametrize("count", [1, 64, 65, 1000])
@@ -78,10 +80,10 @@ def test_dynamic_shapes_travel_with_the_pointers(count, tmp_path):
     args = [a.mark_layout_dynamic() for a in args]
     compiled = compile_(scale, *args, 1.0, directory=tmp_path)
     (x, _), args = vectors(count)
-    (launch,) = launch_record(compiled, *(a.mark_layout_dynamic() for a in args), 0.25)
-    assert launch.grid == (-(-count // 64), 1, 1)
-    assert launch.params[0][:12] == struct.pack("<Qi", x.data_ptr(), count)
-    assert launch.params[2] == struct.pack("<f", 0.25)
+    (record,) = launch_record(compiled, *(a.mark_layout_dynamic() for a in args), 0.25)
+    assert record.grid == (-(-count // 64), 1, 1)
+    assert record.params[0][:12] == struct.pack("<Qi", x.data_ptr(), count)
+    assert record.params[2] == struct.pack("<f", 0.25)
 
 
 def test_several_launches_clusters_and_a_stream(tmp_path):
@@ -167,8 +169,8 @@ def test_the_host_function_may_read_a_tensor_and_print(tmp_path, capsys):
     (x, _), args = vectors(64)
     x[0], x[3] = 42.5, 0.75
     compiled = compile_(reads_on_the_host, *args, directory=tmp_path)
-    (launch,) = launch_record(compiled, *args)
-    assert launch.params[2] == struct.pack("<f", 0.75)
+    (record,) = launch_record(compiled, *args)
+    assert record.params[2] == struct.pack("<f", 0.75)
     assert "first element 42.5" in capsys.readouterr().out
 
 
@@ -278,9 +280,9 @@ SWIZZLES = [(None, 64, 0), (KIND.K_SW32, 16, 1), (KIND.K_SW64, 32, 2), (KIND.K_S
 def test_descriptors_say_what_the_tensor_is(rank, swizzle, columns, code, tmp_path):
     (src, a), (dst, b) = (tensor(rank, 96, 2 * columns, torch.float16) for _ in range(2))
     compiled = compile_(TmaCopy(rank, 32, columns, swizzle), a, b, directory=tmp_path)
-    (launch,) = launch_record(compiled, a, b)
-    assert launch.grid == (3, 2, [1, 1, 1, 3, 6, 12][rank])
-    maps = [Descriptor(struct.unpack("<16Q", p)) for p in launch.params if len(p) == 128]
+    (record,) = launch_record(compiled, a, b)
+    assert record.grid == (3, 2, [1, 1, 1, 3, 6, 12][rank])
+    maps = [Descriptor(struct.unpack("<16Q", p)) for p in record.params if len(p) == 128]
     assert [m.words[0] for m in maps] == [src.data_ptr(), dst.data_ptr()]
     for found in maps:
         assert found.rank == rank
@@ -296,11 +298,11 @@ def test_the_same_object_takes_other_extents(tmp_path):
     compiled = compile_(TmaCopy(3, 32, 64, KIND.K_SW128), a, b, directory=tmp_path)
     for rows, columns in ((64, 64), (33, 192)):
         (src, a), (_, b) = (tensor(3, rows, columns, torch.bfloat16) for _ in range(2))
-        (launch,) = launch_record(compiled, a, b)
-        found = Descriptor(struct.unpack("<16Q", launch.params[0]))
+        (record,) = launch_record(compiled, a, b)
+        found = Descriptor(struct.unpack("<16Q", record.params[0]))
         assert found.dims == [columns, rows, 3]
         assert found.words[0] == src.data_ptr()
-        assert launch.grid == (-(-rows // 32), columns // 64, 3)
+        assert record.grid == (-(-rows // 32), columns // 64, 3)
 
 
 # ---------------------------------------------------------------------------------------------------- what is missing
@@ -324,5 +326,113 @@ def test_a_dump_directory_that_is_not_there_is_named(tmp_path):
 def test_options_do_not_matter_to_the_launch(more, tmp_path):
     _, args = vectors()
     compiled = compile_(scale, *args, 1.0, more=more, directory=tmp_path)
-    (launch,) = launch_record(compiled, *args, 1.0)
-    assert launch.grid == (2, 1, 1)
+    (record,) = launch_record(compiled, *args, 1.0)
+    assert record.grid == (2, 1, 1)
+
+
+# ---------------------------------------------------------------------------------------------------- the whole way
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 1000])
+def test_a_scaled_vector(count, tmp_path):
+    (x, y), args = vectors(5)
+    compiled = compile_(scale, *(a.mark_layout_dynamic() for a in args), 1.0, directory=tmp_path)
+    (x, y), args = vectors(count)
+    y.fill_(float("nan"))
+    run = launch(compiled, *(a.mark_layout_dynamic() for a in args), 3.0)
+    assert torch.equal(y, x * 3)
+    assert run.grid == (-(-count // 64), 1, 1)
+    assert run.warp_instructions > 0
+
+
+def test_launches_run_in_order_and_see_one_anothers_writes(tmp_path):
+    (x, y, z), args = vectors(128, 3)
+    first = x.clone()
+    y.fill_(float("nan"))
+    z.fill_(float("nan"))
+    call = (*args, 3.0, 2, cuda.CUstream(0))
+    compiled = compile_(three, *call, directory=tmp_path)
+    run = launch(compiled, *call)
+    assert torch.equal(y, first * 3)
+    assert torch.equal(x, first * 3 * 1.5)
+    assert torch.equal(z[:32], x[:32] * 3)  # blocks of 32 x 2 threads, every one of which looks at its x only
+    assert len(run.runs) == 3
+    assert run.warp_instructions == sum(part.warp_instructions for part in run.runs)
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+@pytest.mark.parametrize(("swizzle", "columns", "code"), SWIZZLES)
+def test_tma_carries_boxes_of_every_rank_there_and_back(rank, swizzle, columns, code, tmp_path):
+    (src, a), (dst, b) = (tensor(rank, 80, 2 * columns, torch.float16) for _ in range(2))
+    src.copy_(torch.randn(src.shape))
+    dst.fill_(float("nan"))
+    compiled = compile_(TmaCopy(rank, 32, columns, swizzle), a, b, directory=tmp_path)  # 80 rows: the last box is cut
+    launch(compiled, a, b)
+    assert torch.equal(src, dst)
+
+
+def test_the_answer_does_not_depend_on_the_schedule(tmp_path):
+    (src, a), (dst, b) = (tensor(2, 96, 128, torch.float16) for _ in range(2))
+    src.copy_(torch.randn(src.shape))
+    compiled = compile_(TmaCopy(2, 32, 64, KIND.K_SW128), a, b, directory=tmp_path)
+    for seed in range(4):
+        dst.fill_(float("nan"))
+        launch(compiled, a, b, config=Config(schedule="adversarial", seed=seed))
+        assert torch.equal(src, dst)
+
+
+@cute.jit
+def through_a_pointer(x: cute.Pointer, y: cute.Tensor):
+    source = cute.make_tensor(x, cute.make_layout(64))
+    scale_kernel(source, y, cutlass.Float32(2.0)).launch(grid=(1, 1, 1), block=(64, 1, 1))
+
+
+def test_a_bare_pointer_needs_its_buffer(tmp_path):
+    (x, y), args = vectors(64)
+    pointer = make_ptr(cutlass.Float32, x.data_ptr(), cute.AddressSpace.gmem, assumed_align=4)
+    compiled = compile_(through_a_pointer, pointer, args[1], directory=tmp_path)
+    with pytest.raises(MemoryFault) as caught:
+        launch(compiled, pointer, args[1])
+    assert "buffers=[array]" in "".join(caught.value.__notes__)
+    launch(compiled, pointer, args[1], buffers=[x])
+    assert torch.equal(y, x * 2)
+
+
+@cute.kernel
+def runs_over(x: cute.Tensor, y: cute.Tensor):
+    tid, _, _ = cute.arch.thread_idx()
+    y[tid] = x[tid]
+
+
+@cute.jit
+def too_many_threads(x: cute.Tensor, y: cute.Tensor):
+    runs_over(x, y).launch(grid=(1, 1, 1), block=(64, 1, 1))
+
+
+def test_a_fault_names_the_argument_and_the_source_line(tmp_path):
+    x, y = torch.zeros(64), torch.zeros(40)
+    args = [from_dlpack(t).mark_layout_dynamic() for t in (x, y)]
+    compiled = compile_(too_many_threads, *args, more="--generate-line-info", directory=tmp_path)
+    with pytest.raises(MemoryFault) as caught:
+        launch(compiled, *args)
+    assert "past the end of y" in str(caught.value)
+    assert "test_launch.py" in str(caught.value)
+
+
+def test_an_edited_ptx_runs_in_place_of_the_objects_own(tmp_path):
+    (x, y), args = vectors(64)
+    compiled = compile_(scale, *args, 2.0, directory=tmp_path)
+    text = compiled.__ptx__
+    assert "mul.f32" in text
+    launch(compiled, *args, 2.0, ptx=text.replace("mul.f32", "add.f32"))
+    assert torch.equal(y, x + 2)
+    launch(compiled, *args, 2.0)
+    assert torch.equal(y, x * 2)
+
+
+@pytest.mark.parametrize("more", ["--generate-line-info", "iket", "--enable-assertions"])
+def test_options_do_not_matter_to_the_answer(more, tmp_path):
+    (x, y), args = vectors(64)
+    compiled = compile_(scale, *args, 2.0, more=more, directory=tmp_path)
+    launch(compiled, *args, 2.0)
+    assert torch.equal(y, x * 2)
