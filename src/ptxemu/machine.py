@@ -18,6 +18,7 @@ import numpy as np
 from . import iket, ptx
 from .agents import Agents, AsyncOp
 from .barriers import ClusterBarrier, Mbarriers, NamedBarriers
+from .blas import one_thread
 from .config import BankConflicts, Config, Run
 from .errors import EmulationError
 from .memory import SHARED_RANK_SHIFT, SHARED_RESERVED, Allocation, GlobalMemory, SharedMemory
@@ -394,7 +395,7 @@ def launch_module(
     total = len(launch.order)
     resident = _resident(launch, total)
     machine: Machine | None = None
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), one_thread():
         for first in range(0, total, resident):
             ctas = min(resident, total - first)
             if machine is None or machine.ctas != ctas:
