@@ -196,7 +196,6 @@ function mountTimeline(root, data, options) {
   // controls
   const buttons = transport(stepTime, 120, (playing) => out.setAttribute("aria-live", playing ? "off" : "polite"));
   const range = make("input", { type: "range", class: "bk-range", min: 0, max: end, step: "any", "data-control": "cursor", "aria-label": `${unit} of the cursor` });
-  if (unit === "tick") range.step = 1;
   const shown = make("span", { class: "bk-count", "aria-hidden": "true" });
   range.addEventListener("input", () => { buttons.stop(); setCursor(+range.value); });
   const zin = iconButton("zoomin", "Zoom in", "bk-zoomin"), zout = iconButton("zoomout", "Zoom out", "bk-zoomout"), fit = iconButton("fit", "Show all", "bk-fit");
@@ -247,7 +246,7 @@ function mountTimeline(root, data, options) {
       const found = at(e.offsetX, e.offsetY);
       out.setAttribute("aria-live", "polite");
       if (found >= 0) { chosen = found; chosenRow = spans[found * S]; cursor = Math.max(startOf(found), Math.min(endOf(found), time(e.offsetX))); show(); }
-      else if (e.offsetX > GUTTER) setCursor(unit === "tick" ? Math.round(time(e.offsetX)) : time(e.offsetX));
+      else if (e.offsetX > GUTTER) setCursor(time(e.offsetX));
     }
     drag = null;
   });

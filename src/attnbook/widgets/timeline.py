@@ -10,6 +10,7 @@ import traitlets
 
 from attnbook.figures.svg import Svg, caption_html
 from attnbook.widgets.explorer import Widget, script
+from ptxemu.memory import SHARED_RESERVED
 from ptxemu.trace import Event, Trace
 
 ROLES: dict[str, str] = {
@@ -85,7 +86,7 @@ def describe(data: Mapping[str, Any], names: Mapping[int, str]) -> str:
         if value is None:
             continue
         if key == "barrier" and isinstance(value, int):
-            parts.append(f"barrier {names.get(value, hex(value))}")
+            parts.append(f"barrier {names.get(value, hex(value) if value > 15 else value)}")
         elif key in ("bytes", "nbytes"):
             parts.append(f"{value:,} bytes")
         elif isinstance(value, int) and key not in ("ptx_line", "line", "phase", "parity"):
@@ -102,7 +103,7 @@ def pack(
 
     rows: which rows, in which order (default: all). barriers: names of mbarriers by shared-memory offset.
     """
-    events = [e for e in trace.events if e.cta == cta]
+    events = sorted((e for e in trace.events if e.cta == cta), key=lambda e: e.t)
     if not events:
         there = sorted({e.cta for e in trace.events})
         raise ValueError(f"cta = {cta} has no events; the trace holds CTAs {there[:8]}")
@@ -133,8 +134,11 @@ def pack(
     for m in marks:
         info = infos.setdefault(describe(m.data, barriers), len(infos))
         points += [place[m.row], names.setdefault(m.name, len(names)), m.t - origin, info]
-    whole = trace.unit == "tick"
-    tidy = (lambda x: int(x)) if whole else (lambda x: round(float(x), 2))
+
+    def tidy(x: float) -> float:
+        short = round(float(x), 2)
+        return int(short) if short == int(short) else short
+
     return {
         "unit": trace.unit,
         "end": tidy(max(e.t for e in events) - origin) or 1,
@@ -176,11 +180,11 @@ UNIT_SOURCE = {"tick": "emulated: order of events, not time", "cycle": "modelled
 
 
 def barrier_names(stage: Any) -> dict[int, str]:
-    """The stage's mbarriers by their offset in dynamic shared memory."""
+    """The stage's mbarriers by their address in shared memory, as events name them."""
     from attnbook.compile import stage_module
 
     module = stage_module(stage)
-    return {module.SMEM[name][0]: name for name in module.BARRIERS}
+    return {SHARED_RESERVED + module.SMEM[name][0]: name for name in module.BARRIERS}
 
 
 def timeline(
