@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import ptx
 from ..errors import IllegalInstruction
@@ -390,6 +391,34 @@ def _whole_warp(w: Warps, at: tuple, warp: int, opcode: str) -> None:
         raise IllegalInstruction(f"{opcode}: only some lanes of warp {warp} execute it; it is .aligned, all 32 must")
 
 
+def _window(w: Warps, address: tuple[str, int, int]) -> tuple[int, int, int] | None:
+    """(first lane, lanes, column) of a .32x32b access of a whole bundle, or None unless its warps all access the same
+    columns of their own windows, with no lane missing: the common case, which one NumPy call serves.
+    """
+    view, slot, offset = address
+    w0, w1 = w.key[:2]
+    if w.mask is not None or view != "u32" or w0 % 4 + w1 - w0 > 4:
+        return None
+    values = w.u32[slot]
+    column = (int(values[0, 0, 0]) + offset) & 0xFFFF
+    # Warp w of a warpgroup gives lane 32 (w % 4), in the upper half of the address.
+    if (values != (w.warp % 4 << 21) + column - offset).any():
+        return None
+    return 32 * (w0 % 4), 32 * (w1 - w0), column
+
+
+def _cells(w: Warps, window: tuple[int, int, int], columns: int) -> NDArray[np.uint32]:
+    """The cells of a bundle's window as a view of shape (columns, warps, CTAs, 32), like registers."""
+    lane, lanes, column = window
+    cells = w.machine.tmem[w.rect[1], lane : lane + lanes, column : column + columns]
+    return cells.reshape(len(cells), lanes // 32, 32, columns).transpose(3, 1, 0, 2)
+
+
+def _run_of(slots: list[int]) -> slice | None:
+    """The slots as a slice when they are consecutive registers."""
+    return slice(slots[0], slots[0] + len(slots)) if slots == [*range(slots[0], slots[0] + len(slots))] else None
+
+
 @instruction("tcgen05.ld", converge=True)
 def load(d: Decode) -> Callable[[Warps], None]:
     """PTX ISA 9.7.16.8.3 tcgen05.ld: cells of the warp's window of tensor memory to registers."""
@@ -397,19 +426,32 @@ def load(d: Decode) -> Callable[[Warps], None]:
     slots = [d.write(item, "u32") for item in d.items(d.ops[0])]
     if len(slots) != f.registers:
         raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
-    opcode = d.ins.opcode
+    opcode, consecutive, plain = d.ins.opcode, _run_of(slots), f.lanes == 32 and not f.packed
 
     def run(w: Warps) -> None:
         m = w.machine
-        out = np.empty((f.registers, *w.shape), np.uint32)
-        for cta, warp, at in w.each_warp():
-            _whole_warp(w, at, warp, opcode)
-            lane, column = _place(w, at, warp, address, f.lanes, opcode)
-            state = tmem_state(m, cta)
-            state.require(column, f.columns, opcode)
-            if not fragment_written(state.written, lane, column, f):
-                _unwritten(m, d, cta, warp, lane, column, f.columns)
-            out[(slice(None), *at)] = read_fragment(m.tmem[cta], lane, column, f)
+        window = _window(w, address) if plain else None
+        if window is not None:
+            lane, lanes, column = window
+            for cta in w.cta.ravel().tolist():
+                state = tmem_state(m, cta)
+                state.require(column, f.columns, opcode)
+                if not state.written[lane : lane + lanes, column : column + f.columns].all():
+                    _unwritten(m, d, cta, w.key[0], lane, column, f.columns)
+            out = _cells(w, window, f.columns)
+            if consecutive is not None and w.to is w:
+                w.u32.array[(consecutive, *w.rect)] = out  # type: ignore[attr-defined]
+                return
+        else:
+            out = np.empty((f.registers, *w.shape), np.uint32)
+            for cta, warp, at in w.each_warp():
+                _whole_warp(w, at, warp, opcode)
+                lane, column = _place(w, at, warp, address, f.lanes, opcode)
+                state = tmem_state(m, cta)
+                state.require(column, f.columns, opcode)
+                if not fragment_written(state.written, lane, column, f):
+                    _unwritten(m, d, cta, warp, lane, column, f.columns)
+                out[(slice(None), *at)] = read_fragment(m.tmem[cta], lane, column, f)
         to = w.to.u32
         for slot, values in zip(slots, out, strict=True):
             to[slot][...] = values
@@ -445,10 +487,24 @@ def store(d: Decode) -> Callable[[Warps], None]:
     slots = [d.read(item, "u32") for item in d.items(d.ops[-1])]
     if len(slots) != f.registers:
         raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
-    opcode = d.ins.opcode
+    opcode, consecutive, plain = d.ins.opcode, _run_of(slots), f.lanes == 32 and not f.packed
 
     def run(w: Warps) -> None:
         m = w.machine
+        window = _window(w, address) if plain else None
+        if window is not None:
+            lane, lanes, column = window
+            for cta in w.cta.ravel().tolist():
+                state = tmem_state(m, cta)
+                state.require(column, f.columns, opcode)
+                state.written[lane : lane + lanes, column : column + f.columns] = True
+            cells = _cells(w, window, f.columns)
+            if consecutive is not None:
+                cells[...] = w.u32.array[(consecutive, *w.rect)]  # type: ignore[attr-defined]
+                return
+            for slot, target in zip(slots, cells, strict=True):
+                target[...] = w.u32[slot]
+            return
         data = np.stack([w.u32[slot] for slot in slots])
         for cta, warp, at in w.each_warp():
             _whole_warp(w, at, warp, opcode)
