@@ -16,8 +16,8 @@ STEPS = {
     "notebooks": [*PYTHON, "attnbook.book", "canon", "--check"],
     "codespell": [*PYTHON, "codespell_lib", "."],
     "mypy": [*PYTHON, "mypy"],
-    # Two processes; the tests of the built pages share one browser and stay together.
-    "pytest": [*PYTHON, "pytest", "-n", "2", "--dist", "loadgroup", "--durations", "10"],
+    # Two processes, each file on one of them: the tests of the built pages share one browser.
+    "pytest": [*PYTHON, "pytest", "-n", "2", "--dist", "loadfile", "--durations", "10"],
 }
 
 

@@ -17,14 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [chapter.name for chapter in chapters(ROOT)]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that open the built book stay on one process: one build, one browser, pages opened in turn."""
-    for item in items:
-        if "html" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.book)
-            item.add_marker(pytest.mark.xdist_group("book"))
-
-
 @pytest.fixture(scope="session")
 def html() -> Path:
     """The folder of the built pages of this checkout, brought up to date."""

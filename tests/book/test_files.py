@@ -13,6 +13,8 @@ import pytest
 
 from .conftest import PAGES, ROOT
 
+pytestmark = pytest.mark.book
+
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 # Anchors that scripts of the theme give meaning to.
 SCRIPT_ANCHORS = {"", "top"}
