@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +90,20 @@ def _facts(module: ptx_module.Module) -> dict[str, KernelFacts]:
     return found
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Parsing makes many small objects and no garbage: a full collection over all of the compiler's objects meanwhile
+    would take longer than the parsing."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@_collector_paused()
 def _prepare(compiled: Any, text: str | None) -> tuple[_Prepared, ptx_module.Module]:
     prepared = _prepared.get(compiled)
     if text is None:
