@@ -255,7 +255,7 @@ def predicted_and_published(
     published = LADDER[number].published[seqlen]
     fa4 = FA4_FORWARD[seqlen].value / 1e12
     peak = chip.bf16_flops / 1e12
-    kw = {"chip": chip, "p_store_wavefronts": p_store_wavefronts}
+    kw: dict[str, Any] = {"chip": chip, "p_store_wavefronts": p_store_wavefronts}
     one, two = serial_ceiling(number, **kw), serial_ceiling(number, ctas_per_sm=2, **kw)
     rows = [
         ("tensor-core peak", peak, "published", "panel", ""),

@@ -73,9 +73,9 @@ def sm_map(chip: Chip = B200) -> Svg:
         "tb on",
         anchor="middle",
     )
-    for x in (xs[2] + cw / 2 - 8,):
-        s.arrow([(x, 298), (x, 262)], "r-mma")
-        s.arrow([(x + 16, 262), (x + 16, 298)], "r-mma")
+    up = xs[2] + cw / 2 - 8
+    s.arrow([(up, 298), (up, 262)], "r-mma")
+    s.arrow([(up + 16, 262), (up + 16, 298)], "r-mma")
     s.text(xs[2] + cw / 2 + 18, 284, "D = A·B + D", "ts")
     # shared memory and TMA
     s.rect(xs[0], 366, 3 * cw + 2 * gap, 54, "m-smem", rx=4)

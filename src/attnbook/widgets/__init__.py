@@ -1,1 +1,35 @@
-"""Movable figures and panels; each carries its whole state into the page and needs no server."""
+"""Movable figures and panels; each carries its whole state into the page and needs no server.
+
+from attnbook import widgets
+widgets.tma_box()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_WHERE = {
+    "tma_box": "shared_memory",
+    "canonical_layout": "shared_memory",
+    "bank_conflicts": "shared_memory",
+    "tmem_windows": "tmem",
+    "mbarrier_steps": "barriers",
+    "descriptor_bits": "descriptors",
+    "online_softmax": "softmax",
+    "timeline": "events",
+    "run_panel": "panel",
+    "explore": "explorer",
+    "Control": "explorer",
+}
+__all__ = list(_WHERE)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"attnbook.widgets has no {name!r}; there are {', '.join(sorted(_WHERE))}")
+    return getattr(import_module(f"attnbook.widgets.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_WHERE)

@@ -7,10 +7,10 @@ from typing import Any
 
 from attnbook.chips import human_bytes
 from attnbook.figures.budget import stage_number
+from attnbook.figures.still import barrier_names
 from attnbook.figures.svg import Svg
 from attnbook.figures.traces import stage_trace
 from attnbook.widgets.explorer import Control, Explorer, explore
-from attnbook.widgets.timeline import barrier_names
 from ptxemu.trace import Trace
 
 
@@ -100,7 +100,7 @@ def story(trace: Trace, address: int, cta: int = 0, *, phases: int = 2, pieces: 
             if left < 0:
                 raise ValueError(f"barrier {address:#x}: {-left} bytes more than expected in phase {now.phase}")
             done = now.expected - left
-            merged = out[-1].kind == "bytes" and (now.expected - now.tx) % max(1, now.expected // pieces)
+            merged = out[-1].kind == "bytes" and bool((now.expected - now.tx) % max(1, now.expected // pieces))
             text = f"The TMA has written {done:,} of {now.expected:,} bytes."
             now = replace(now, tick=e.t, kind="bytes", text=text, tx=left)
             out[-1:] = [now] if merged else [out[-1], now]
@@ -190,12 +190,12 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
             wants = m.waiting.get(w)
             s.rect(624, y, 128, 44, "r-wait" if wants is not None else "paper e-reg", rx=6)
             if wants is not None:
-                s.hatch(624, y, 128, 44)
+                s.hatch(722, y, 30, 44)
             s.text(636, y + 18, f"warp {w}", "tb")
             s.text(
                 636,
                 y + 35,
-                f"waits for phase {wants}" if wants is not None else "runs",
+                f"waits: phase {wants}" if wants is not None else "runs",
                 "ts" if wants is None else "tc",
             )
             if m.kind in ("go", "phase") and wants is None and m.kind == "go":
@@ -215,7 +215,7 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
     return explore(
         [
             Control("barrier", "barrier", list(names), "choice"),
-            Control("step", "step", [str(i + 1) for i in range(longest)]),
+            Control("step", "step", [str(i + 1) for i in range(longest)], limits=[len(x) for x in stories]),
         ],
         draw,
         name="mbarrier_steps",

@@ -25,6 +25,7 @@ function render({ model, el }) {
   const head = `<svg class="bk" xmlns="${SVG_NS}" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" role="img">`;
 
   const frameOf = () => controls.reduce((at, c, i) => at * c.options.length + values[i], 0);
+  const length = (i) => (controls[i].limits ? controls[i].limits[values[0]] : controls[i].options.length);
   const shows = [];
   const draw = () => {
     const at = frameOf();
@@ -35,10 +36,11 @@ function render({ model, el }) {
     root.setAttribute("data-state", controls.map((c, i) => `${c.name}=${values[i]}`).join(";"));
   };
   const set = (control, value) => {
-    const n = controls[control].options.length;
+    const n = length(control);
     const v = ((value % n) + n) % n;
     if (v === values[control]) return;
     values[control] = v;
+    controls.forEach((c, i) => { values[i] = Math.min(values[i], length(i) - 1); });
     model.set("values", [...values]);
     model.save_changes();
     draw();
@@ -58,6 +60,7 @@ function render({ model, el }) {
     const count = make("span", { class: "bk-count", "aria-hidden": "true" });
     range.addEventListener("input", () => { stop(); set(index, +range.value); });
     shows[index] = (v) => {
+      range.max = length(index) - 1;
       range.value = v;
       range.setAttribute("aria-valuetext", control.options[v]);
       count.textContent = control.options[v];

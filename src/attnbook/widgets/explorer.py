@@ -33,12 +33,19 @@ class Control:
 
     name: short key (data-control, data-set); label: what the reader sees; options: the name of each position.
     kind: "range" (a slider with previous, play, next), "choice" (radio buttons) or "select" (a list).
+    limits: for a range, how many of its options there are at each position of the first control (default: always all).
     """
 
     name: str
     label: str
     options: Sequence[str]
     kind: Literal["range", "choice", "select"] = "range"
+    limits: Sequence[int] = ()
+
+    def state(self) -> dict[str, Any]:
+        """As the page's script takes it."""
+        plain = {"name": self.name, "label": self.label, "options": list(self.options), "kind": self.kind}
+        return plain | ({"limits": list(self.limits)} if self.limits else {})
 
 
 class Widget(anywidget.AnyWidget):
@@ -142,7 +149,7 @@ def explore(
         name=name,
         title=title,
         caption=caption_html(caption, source),
-        controls=[{"name": c.name, "label": c.label, "options": list(c.options), "kind": c.kind} for c in controls],
+        controls=[c.state() for c in controls],
         pool=list(index),
         frames=pack(frames),
         steps=steps,

@@ -16,6 +16,8 @@ function mountTimeline(root, data, options) {
   const startOf = (i) => spans[i * S + 3], endOf = (i) => spans[i * S + 4];
   const count = spans.length / S, markCount = marks.length / M;
 
+  const report = options.report || ((state) => root.setAttribute("data-state", state));
+  const ready = options.ready || (() => root.setAttribute("data-ready", "1"));
   let from = 0, to = end, cursor = options.cursor ?? 0, chosen = -1, chosenRow = 0, hover = -1, width = 760, colours = {}, family = "sans-serif";
   const minimum = Math.min(end, 8);
 
@@ -167,7 +169,7 @@ function mountTimeline(root, data, options) {
     range.value = cursor;
     range.setAttribute("aria-valuetext", `${unit} ${round(cursor)}`);
     shown.textContent = `${unit} ${round(cursor).toLocaleString("en")}`;
-    root.setAttribute("data-state", `cursor=${round(cursor)};from=${round(from)};to=${round(to)};event=${chosen}`);
+    report(`cursor=${round(cursor)};from=${round(from)};to=${round(to)};event=${chosen}`);
     redraw();
   }
   function setWindow(a, b) {
@@ -275,6 +277,6 @@ function mountTimeline(root, data, options) {
   themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
   const sizes = new ResizeObserver(redraw);
   sizes.observe(view);
-  requestAnimationFrame(() => { readColours(); if (options.window) setWindow(...options.window); else show(); draw(); root.setAttribute("data-ready", "1"); });
+  requestAnimationFrame(() => { readColours(); if (options.window) setWindow(...options.window); else show(); draw(); ready(); });
   return () => { buttons.stop(); themes.disconnect(); sizes.disconnect(); };
 }

@@ -1,4 +1,4 @@
-"""The timeline: the events of one CTA by warp and unit, to zoom, scrub and step through; and a still picture of it."""
+"""The events of a run as rows of spans and marks: packed for the movable timeline, and drawn as a still picture."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import traitlets
-
-from attnbook.figures.svg import Svg, caption_html
-from attnbook.widgets.explorer import Widget, script
+from attnbook.figures.svg import Svg
 from ptxemu.memory import SHARED_RESERVED
 from ptxemu.trace import Event, Trace
 
@@ -60,7 +57,14 @@ def pair(events: Sequence[Event]) -> tuple[list[dict[str, Any]], list[Event]]:
         elif e.kind == "begin":
             row = lanes[e.row]
             depth = next((i for i, s in enumerate(row) if s is None), len(row))
-            span = {"row": e.row, "name": e.name, "from": e.t, "to": last, "depth": depth, "data": dict(e.data)}
+            span: dict[str, Any] = {
+                "row": e.row,
+                "name": e.name,
+                "from": e.t,
+                "to": last,
+                "depth": depth,
+                "data": dict(e.data),
+            }
             if depth == len(row):
                 row.append(span)
             else:
@@ -160,16 +164,6 @@ def _label(row: str, barriers: Mapping[int, str]) -> str:
     return LABELS.get(row, row)
 
 
-class Timeline(Widget):
-    """The movable timeline. Build it with timeline()."""
-
-    _esm = script("timeline.js", "timeline_main.js")
-    data: traitlets.Dict = traitlets.Dict().tag(sync=True)
-    still = traitlets.Unicode("").tag(sync=True)
-    window: traitlets.List = traitlets.List().tag(sync=True)
-    cursor = traitlets.Float(0.0).tag(sync=True)
-
-
 UNIT_NOTE = {
     "tick": "The axis counts rounds of the emulator's fair scheduler: it shows what comes before what, and nothing "
     "of how long.",
@@ -187,33 +181,15 @@ def barrier_names(stage: Any) -> dict[int, str]:
     return {SHARED_RESERVED + module.SMEM[name][0]: name for name in module.BARRIERS}
 
 
-def timeline(
-    trace: Trace,
-    cta: int = 0,
-    *,
-    rows: Sequence[str] | None = None,
-    barriers: Mapping[int, str] | None = None,
-    window: tuple[float, float] | None = None,
-    title: str = "What every warp and unit does, in order",
-    caption: str = "",
-) -> Timeline:
-    """The events of one CTA of a run, by warp and unit.
+def barriers_of(trace: Trace) -> dict[int, str]:
+    """The names of the mbarriers in a trace of one of the ladder's kernels; empty for any other kernel."""
+    from attnbook.ladder import LADDER
 
-    Args:
-        trace: of a Run or a Result (events with begin, end and mark).
-        rows, barriers: see pack(). window: the part to show first (default: all).
-        caption: what to see in it; the unit's meaning is added.
-    """
-    data = pack(trace, cta, rows=rows, barriers=barriers)
-    note = UNIT_NOTE[trace.unit]
-    return Timeline(
-        name="timeline",
-        title=title,
-        caption=caption_html(f"{caption} {note}".strip(), UNIT_SOURCE[trace.unit]),
-        data=data,
-        window=list(window or ()),
-        still=_still(data, title, window).svg(),
-    )
+    kernel = str(trace.meta.get("kernel", ""))
+    for stage in LADDER:
+        if stage.path is not None and kernel.startswith(stage.path.stem):
+            return barrier_names(stage)
+    return {}
 
 
 def timeline_still(
@@ -227,12 +203,13 @@ def timeline_still(
     caption: str = "",
 ) -> Svg:
     """The same as a picture that does not move."""
-    s = _still(pack(trace, cta, rows=rows, barriers=barriers), title, window)
+    names = barriers_of(trace) if barriers is None else barriers
+    s = draw_still(pack(trace, cta, rows=rows, barriers=names), title, window)
     s.caption, s.source = f"{caption} {UNIT_NOTE[trace.unit]}".strip(), UNIT_SOURCE[trace.unit]
     return s
 
 
-def _still(data: dict[str, Any], title: str, window: tuple[float, float] | None) -> Svg:
+def draw_still(data: dict[str, Any], title: str, window: tuple[float, float] | None) -> Svg:
     lane, pad, gutter, axis = 17, 7, 104, 26
     lo, hi = window or (0, data["end"])
     tops, y = [], axis
