@@ -217,6 +217,16 @@ class Machine:
         """complete_tx on the mbarrier at a shared-space address, as `cta` sees it."""
         self.mbarriers.update(*self.mbarriers.locate(cta, address), complete=nbytes)
 
+    def complete_cluster_barrier(self, cluster: int) -> None:
+        """End the phase of a cluster's barrier when every warp of the cluster that has not exited has arrived."""
+        b = self.cluster_barriers[cluster]
+        first = cluster * self.cluster_size
+        ctas = range(first, first + self.cluster_size)
+        if b.arrived and {(c, int(i)) for c in ctas for i in np.flatnonzero(self.live[:, c])} <= b.arrived:
+            b.arrived = set()
+            b.generation += 1
+            self.wake(("cluster", cluster, b.generation - 1))
+
     # ---- what goes on
 
     def submit(self, op: AsyncOp) -> None:

@@ -155,6 +155,10 @@ class Scheduler:
         assert rng is not None
         if rng.random() < 0.25:
             self.ready = self.merge(self.ready)
+        if rng.random() < 0.02:  # a try_wait may give up at any time
+            patient = [b for b in self._blocked() if any(wait.timeout for wait in b.held.values())]
+            if patient:
+                self.give_up(rng.choice(patient))
         b = self.ready.pop(rng.randrange(len(self.ready)))
         b.queued = False
         if b.warps.count > 1 and not b.held and rng.random() < 0.3:
@@ -196,6 +200,8 @@ class Scheduler:
                 out += group
                 continue
             polled = min(b.polled for b in group)
+            for b in group:
+                b.pcs = ()
             for key in found:
                 joined = Bundle(self.machine.bundle(key), pcs, divergent)
                 joined.polled, joined.queued = polled, True
@@ -208,12 +214,13 @@ class Scheduler:
         if m.progress != self.seen_progress or m.agents:
             self.seen_progress, self.moved_at = m.progress, m.tick
         elif m.tick - self.moved_at > SPIN_LIMIT * (1 if self.rng is None else 8 * m.live.size):
-            if self.ready and all(b.polled > self.moved_at for b in self.ready):
+            recent = m.tick - SPIN_LIMIT // 4
+            if self.ready and all(b.polled > max(self.moved_at, recent) for b in self.ready):
                 self.deadlock("every warp that still runs polls in a loop")
             if not self.ready or not any(b.polled > self.moved_at for b in self.ready):
                 self.moved_at = m.tick  # they compute; that is no deadlock
         if self.steps > m.config.max_steps:
-            where = self.program.ops[min(self.ready[0].pcs)].ins.where if self.ready else ""
+            where = next((self.program.ops[b.pc].ins.where for b in self.ready if b.pc is not None), "")
             raise EmulationError(
                 f"more than max_steps = {m.config.max_steps} warp instructions: an endless loop, or raise Config.max_steps",
                 where,
@@ -229,7 +236,8 @@ class Scheduler:
         while current is not None:
             b = current
             pc = b.pc
-            assert pc is not None
+            if pc is None:  # it was split or joined with another while it stood in the queue
+                return
             block = program.block(pc)
             w = b.warps
             if b.divergent:
@@ -299,6 +307,7 @@ class Scheduler:
         ins = op.ins
         if ins.guard is None:
             if op.target == EXITED and not b.divergent:
+                b.pcs = ()
                 self.retire(b.warps)
                 return None
             if op.target == EXITED:
@@ -317,6 +326,7 @@ class Scheduler:
                 return b
             if n == size:
                 if op.target == EXITED:
+                    b.pcs = ()
                     self.retire(b.warps)
                     return None
                 b.pcs = (op.target,)
@@ -345,14 +355,15 @@ class Scheduler:
             pcs = tuple(pc for i, pc in enumerate(places) if c >> 2 * i & 1)
             divergent = not any(c >> 2 * i + 1 & 1 for i in range(len(places)))
             states[c] = (pcs, divergent)
-        for wait in b.held.values():  # whoever waits for others to come may find them here
-            if wait.key == "converge":
-                b.held = {pc: x for pc, x in b.held.items() if x.key != "converge"}
-                break
+        if any(wait.key == "converge" for wait in b.held.values()):  # whoever waits for others may find them here now
+            self.forget(b)
+            b.held = {pc: x for pc, x in b.held.items() if x.key != "converge"}
+            self.remember(b)
         if len(states) == 1:
             ((c, (pcs, divergent)),) = states.items()
             if c == 0:
                 self.forget(b)
+                b.pcs = ()
                 self.retire(b.warps)
                 return None
             b.pcs, b.divergent = pcs, divergent
@@ -377,10 +388,10 @@ class Scheduler:
                     continue
                 p = Bundle(warps, pcs, divergent, {pc: x for pc, x in b.held.items() if pc in pcs})
                 p.polled = b.polled
-                for wait in p.held.values():
-                    self.waiting.setdefault(wait.key, []).append(p)
+                self.remember(p)
                 if p.pc is not None:
                     out.append(p)
+        b.pcs = ()
         return out
 
     def converged(self, b: Bundle, w: Warps, pc: int) -> bool:
@@ -432,14 +443,16 @@ class Scheduler:
                 for key in rectangles(member):
                     p = Bundle(m.bundle(key), b.pcs, b.divergent, b.held)
                     p.polled = b.polled
-                    for wait in p.held.values():
-                        self.waiting.setdefault(wait.key, []).append(p)
+                    self.remember(p)
                     out.append((c, p))
+            b.pcs = ()
             parts = [p for c, p in out if c]
             for c, p in out:
                 if c == 0:
                     self._move(p, start, pc + 1)
-                    self.put(p)
+                    onward = self.regroup(p, p.pcs) if p.divergent else p
+                    if onward is not None and onward.pc is not None:
+                        self.put(onward)
         by_number = dict(reasons.values())
         for p in parts:
             first = p.warps
@@ -447,6 +460,8 @@ class Scheduler:
             wait = by_number[number]
             stop = pc if wait.retry else pc + 1
             self._move(p, start, stop)
+            if wait.retry:  # it will be counted when it runs again
+                self.program.block(pc).warps -= p.warps.count
             p.held[stop] = wait
             self.waiting.setdefault(wait.key, []).append(p)
         return None
@@ -460,15 +475,24 @@ class Scheduler:
 
     def wake(self, key: Hashable) -> None:
         """What waits for `key` may go on."""
-        m = self.machine
         for b in self.waiting.pop(key, ()):
-            for pc, wait in list(b.held.items()):
-                if wait.key == key:
-                    del b.held[pc]
-                    if m.tracing and wait.key != "converge":
-                        for cta, warp, _ in b.warps.each_warp():
-                            m.emit(cta, f"warp{warp}", "end", "wait", **wait.data)
-            self.put(b)
+            self._let_go(b, [pc for pc, wait in b.held.items() if wait.key == key])
+
+    def give_up(self, b: Bundle) -> None:
+        """The time limit of a bundle's try_waits is reached."""
+        self.machine.expired.update((cta, warp) for cta, warp, _ in b.warps.each_warp())
+        self.forget(b)
+        self._let_go(b, [pc for pc, wait in b.held.items() if wait.timeout])
+        self.remember(b)
+
+    def _let_go(self, b: Bundle, pcs: list[int]) -> None:
+        m = self.machine
+        for pc in pcs:
+            wait = b.held.pop(pc)
+            if m.tracing:
+                for cta, warp, _ in b.warps.each_warp():
+                    m.emit(cta, f"warp{warp}", "end", "wait", **wait.data)
+        self.put(b)
 
     def forget(self, b: Bundle) -> None:
         """Take a bundle out of every list of waiters."""
@@ -479,18 +503,24 @@ class Scheduler:
                 if not waiters:
                     del self.waiting[wait.key]
 
+    def remember(self, b: Bundle) -> None:
+        """Put a bundle into the list of waiters of everything that holds it."""
+        for wait in b.held.values():
+            self.waiting.setdefault(wait.key, []).append(b)
+
     def retire(self, warps: Warps) -> None:
         """Warps have left the kernel."""
         m = self.machine
+        before = int(m.live.any(0).sum())
         m.live[warps.rect] = False
         m.progress += 1
-        before = self.total - self.first
         for cta in warps.cta.ravel().tolist():
             m.named.warp_exited(cta)
-        if m.config.progress is not None:
-            done = int((~m.live.any(0)).sum())
-            if done and before:
-                m.config.progress(self.first + done, self.total)
+        for cluster in {cta // m.cluster_size for cta in warps.cta.ravel().tolist()}:
+            m.complete_cluster_barrier(cluster)
+        left = int(m.live.any(0).sum())
+        if m.config.progress is not None and left < before:
+            m.config.progress(self.first + m.ctas - left, self.total)
 
     # ---- nothing can run
 
@@ -514,15 +544,12 @@ class Scheduler:
             for b in others:
                 self.put(b)
             return
-        patient = {wait.key for b in blocked for wait in b.held.values() if wait.timeout}
+        patient = [b for b in blocked if any(wait.timeout for wait in b.held.values())]
         if patient and self.gave_up_at != m.progress:
             self.gave_up_at = m.progress
             m.tick += 1
-            for b in blocked:
-                if any(wait.timeout for wait in b.held.values()):
-                    m.expired.update((cta, warp) for cta, warp, _ in b.warps.each_warp())
-            for key in sorted(patient, key=repr):
-                self.wake(key)
+            for b in patient:
+                self.give_up(b)
             return
         self.deadlock("no warp can run and no asynchronous unit has work left")
 

@@ -24,13 +24,13 @@ def ufunc_run(function: Callable, view: str, sources: list[int], target: int) ->
 
         def run2(w: Any) -> None:
             r = getattr(w, view)
-            function(r[a], r[b], getattr(w.to, view)[target])
+            function(r[a], r[b], out=getattr(w.to, view)[target])
 
         return run2
     (a,) = sources
 
     def run1(w: Any) -> None:
-        function(getattr(w, view)[a], getattr(w.to, view)[target])
+        function(getattr(w, view)[a], out=getattr(w.to, view)[target])
 
     return run1
 

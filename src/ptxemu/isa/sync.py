@@ -135,20 +135,9 @@ def cluster_arrive(d: Decode) -> Run:
             b.arrived.add((cta, warp))
             b.entered[cta, warp] = b.generation
             m.progress += 1
-            complete_cluster(m, cluster)
+            m.complete_cluster_barrier(cluster)
 
     return run
-
-
-def complete_cluster(m: Any, cluster: int) -> None:
-    """End the phase of a cluster's barrier when every warp that has not exited has arrived."""
-    b: ClusterBarrier = m.cluster_barriers[cluster]
-    first = cluster * m.cluster_size
-    live = {(c, int(i)) for c in range(first, first + m.cluster_size) for i in np.flatnonzero(m.live[:, c])}
-    if b.arrived and live <= b.arrived:
-        b.arrived = set()
-        b.generation += 1
-        m.wake(("cluster", cluster, b.generation - 1))
 
 
 @instruction("barrier.cluster.wait", blocking=True, converge=True)
