@@ -240,6 +240,18 @@ def test_mma_reads_its_operands_when_it_runs_and_commit_waits_for_all(config: pt
     assert np.array_equal(out, 12 * left.astype(np.float64) @ right.astype(np.float64).T)
 
 
+def test_a_commit_tracks_only_its_own_thread() -> None:
+    """Thread 0 issues the MMAs, thread 32 commits: the barrier opens too early, and TMEM is freed under the MMAs."""
+    image = np.zeros(IMAGE, np.uint8)
+    a = encode_smem_descriptor(BASE, 16, 1024, sw.SWIZZLE_128B)
+    place(image, a, np.ones((128, 16), np.float32), K_MAJOR, "bf16")
+    idesc = encode_instruction_descriptor(128, 16)
+    mmas = "".join(mma("%r9", a, a, idesc, i > 0) for i in range(12))
+    body = f"@%p2 bra OTHER;\n{mmas}OTHER:\nsetp.ne.u32 %p6, %r1, 32;\n@%p6 bra ISSUED;\n" + COMMIT
+    with pytest.raises(IllegalInstruction, match=r"MMA .*allocated are none"):
+        run(body + read_out(16), image, np.zeros((128, 16), np.float32))
+
+
 def test_events_of_the_tensor_core() -> None:
     image = np.zeros(IMAGE, np.uint8)
     a = encode_smem_descriptor(BASE, 16, 1024, sw.SWIZZLE_128B)
@@ -252,7 +264,8 @@ def test_events_of_the_tensor_core() -> None:
     assert rows[1:-1] == [(k, n) for n in ("MMA", "commit") for k in names]
     data = next(e.data for e in r.events if e.name == "MMA")
     assert {k: data[k] for k in ("m", "n", "k", "column", "a_offset", "b_descriptor", "idesc", "accumulate")} == {
-        "m": 128, "n": 16, "k": 16, "column": 0, "a_offset": BASE, "b_descriptor": a, "idesc": idesc, "accumulate": False,
+        "m": 128, "n": 16, "k": 16, "column": 0, "a_offset": BASE, "b_descriptor": a, "idesc": idesc,
+        "accumulate": False,
     }  # fmt: skip
 
 

@@ -163,8 +163,10 @@ class _Mma:
     keep: bool
     scale: int
     disabled: int
+    outstanding: list[int]
 
     def __call__(self) -> None:
+        self.outstanding[0] -= 1
         m, i = self.machine, self.shape
         state = tmem_state(m, self.cta)
         cells = m.tmem[self.cta]
@@ -277,11 +279,22 @@ def mma(d: Decode) -> Callable[[Warps], None]:
             check_supported(b, shape.b_major)
             keep = bool(w.pred[keep_slot][at]) != negated
             mask = sum(int(w.u32[s][at]) << 32 * n for n, s in enumerate(disabled))
-            job = _Mma(m, t.cta, shape, a, b, lane, column, keep, scale, mask)
+            outstanding = _outstanding(m, t.cta, t.warp, t.lane)
+            outstanding[0] += 1
+            job = _Mma(m, t.cta, shape, a, b, lane, column, keep, scale, mask, outstanding)
             data = _mma_data(d, job, t.warp) if m.tracing else {}
             m.submit(AsyncOp(engine="tensor", cta=t.cta, run=job, name="MMA", ins=d.ins, queue=t.cta, data=data))
 
     return run
+
+
+def _outstanding(m: Machine, cta: int, warp: int, lane: int) -> list[int]:
+    """How many MMAs of a thread are not done yet (one number, shared by all who count)."""
+    threads = m.cta_state[cta].setdefault("mma issued", {})
+    found = threads.get((warp, lane))
+    if found is None:
+        found = threads[warp, lane] = [0]
+    return found
 
 
 def _mma_data(d: Decode, job: _Mma, warp: int) -> dict[str, Any]:
@@ -307,9 +320,10 @@ def _mma_data(d: Decode, job: _Mma, warp: int) -> dict[str, Any]:
 
 @instruction("tcgen05.commit")
 def commit(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.12.1 tcgen05.commit: the mbarrier gets an arrival when all earlier MMAs and copies are done.
+    """PTX ISA 9.7.16.12.1 tcgen05.commit: the mbarrier gets an arrival when all earlier MMAs of this thread are done.
 
-    The ISA ties it to those of the executing thread; the queue here holds those of the whole CTA.
+    A thread without any under way waits for nobody: a commit by another thread than the one that issued the MMAs
+    arrives early, here as on a GPU.
     """
     _one_cta(d)
     d.mods.one_of("mbarrier::arrive::one")
@@ -337,7 +351,8 @@ def commit(d: Decode) -> Callable[[Warps], None]:
                     m.mbarrier_arrive(o, m.rank(o) << 24 | offset)
 
             data = {"barrier": offset, **origin(d, t.warp)} if m.tracing else {}
-            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=arrive, name="commit", ins=d.ins, queue=t.cta, data=data))
+            queue = t.cta if _outstanding(m, t.cta, t.warp, t.lane)[0] else None
+            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=arrive, name="commit", ins=d.ins, queue=queue, data=data))
 
     return run
 

@@ -71,6 +71,7 @@ class TensorMap:
     box: elements of the box in each dimension;  element_strides: traversal strides.
     swizzle: the shared-memory swizzle.  fill: "zero" or "nan" for what lies out of bounds.
     l2_promotion: bytes (0, 64, 128 or 256), a hint.  tf32: values are rounded to TF32 on the way in.
+    fields: every bit field of the 128 bytes, bits counted from the first byte on (64 * word + bit).
     """
 
     address: int

@@ -19,6 +19,7 @@ import numpy as np
 from .. import ptx
 from ..errors import IllegalInstruction, MemoryFault
 from ..machine import AsyncOp, Blocked, Machine, Wait, Warps
+from ..memory import SHARED_WINDOW, WINDOW_BITS
 from . import Decode, instruction, tmabox
 from .tensormap import TensorMap
 
@@ -35,7 +36,16 @@ def address_reader(d: Decode, operand: ptx.Operand, *, shared: bool) -> Callable
     view, slot, offset = d.address(operand)
     if not shared:
         return lambda w, at: int(getattr(w, view)[slot][at]) + offset
-    return lambda w, at: (int(getattr(w, view)[slot][at]) + offset) & 0xFFFF_FFFF
+    if view == "u32":
+        return lambda w, at: (int(w.u32[slot][at]) + offset) & 0xFFFF_FFFF
+
+    def read(w: Warps, at: tuple) -> int:
+        value = int(w.u64[slot][at]) + offset
+        if value >> 32 and value & WINDOW_BITS != SHARED_WINDOW:
+            raise MemoryFault(f"{d.ins.opcode}: {value:#x} is no address of shared memory")
+        return value & 0xFFFF_FFFF
+
+    return read
 
 
 def origin(d: Decode, warp: int) -> dict[str, Any]:
