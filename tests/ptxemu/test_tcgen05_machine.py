@@ -224,7 +224,7 @@ def test_half_accumulator_negation_scale_and_disabled_lanes() -> None:
 
 
 @pytest.mark.parametrize("config", SCHEDULES, ids=lambda c: f"{c.schedule}-{c.seed}")
-def test_mma_reads_its_operands_when_it_runs_and_commit_waits_for_all(config: ptxemu.Config) -> None:
+def test_commit_waits_for_all_mmas_before_it(config: ptxemu.Config) -> None:
     """Twelve MMAs into one tile, then one commit: nobody may see fewer."""
     rng = np.random.default_rng(7)
     image = np.zeros(IMAGE, np.uint8)
@@ -238,6 +238,20 @@ def test_mma_reads_its_operands_when_it_runs_and_commit_waits_for_all(config: pt
     out = np.zeros((128, 16), np.float32)
     run(body + COMMIT + read_out(16), image, out, config)
     assert np.array_equal(out, 12 * left.astype(np.float64) @ right.astype(np.float64).T)
+
+
+def test_mma_reads_its_operands_when_it_runs_not_when_it_is_issued() -> None:
+    """The issuing thread overwrites row 0 of A at once, without waiting: the MMA multiplies the new row."""
+    image = np.zeros(IMAGE, np.uint8)
+    a = encode_smem_descriptor(BASE, 16, 1024, sw.SWIZZLE_128B)
+    place(image, a, np.ones((128, 16), np.float32), K_MAJOR, "bf16")
+    clobber = "".join(f"st.shared.u32 [%r2+{4 * i}], 0;\n" for i in range(8))
+    body = "@%p2 bra ISSUED;\n" + mma("%r9", a, a, encode_instruction_descriptor(128, 16), False) + clobber + COMMIT
+    out = np.zeros((128, 16), np.float32)
+    run(body + read_out(16), image, out)
+    expected = np.full((128, 16), 16.0)
+    expected[0], expected[:, 0] = 0, 0
+    assert np.array_equal(out, expected)
 
 
 def test_a_commit_tracks_only_its_own_thread() -> None:
