@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import re
 
 import pytest
 
@@ -9,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import ptxemu  # noqa: E402
 from attnbook.inputs import INPUT_FAMILIES  # noqa: E402
+from attnbook.mutate import drop_wait  # noqa: E402
 from attnbook.reference import attention_fp64, check, poison  # noqa: E402
 
 compile_module = importlib.import_module("attnbook.compile")
@@ -106,3 +108,60 @@ def test_oracle_itself():
     o, _ = attention_fp64(q, k, v)
     s = torch.einsum("qd,kd->qk", q[0, :, 0].double(), k[0, :, 0].double()) / 128**0.5
     assert torch.allclose(o[0, :, 0], s.softmax(-1) @ v[0, :, 0].double())
+
+
+# ---- the test of the test: take one piece of synchronisation away, and it must be noticed ---------------------------
+
+
+def without_bar_sync(number):
+    """An edit of the PTX that drops the CTA barrier with that number: 0 after setup, 1 before P V, 2 before dealloc."""
+
+    def edit(ptx):
+        found = list(re.finditer(r"bar\.sync\s+0;", ptx))
+        assert len(found) == 3
+        return ptx[: found[number].start()] + ptx[found[number].end() :]
+
+    return edit
+
+
+EDITS = {f"wait on {name}": drop_wait(name) for name in ("q_full", "kv_full", "s_full", "o_full")}
+EDITS |= {f"CTA barrier {number}": without_bar_sync(number) for number in range(3)}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_every_wait_and_barrier_is_needed(name):
+    """Some order that the machine allows must give a wrong answer or break a rule."""
+    q, k, v = INPUT_FAMILIES["normal"](1, 1, 384, seed=31)
+    edited = EDITS[name](compile_module.compile(1).ptx)
+    for seed in range(8):
+        try:
+            o, lse, result = run(q, k, v, ptx=edited, schedule="adversarial", seed=seed)
+        except ptxemu.errors.EmulationError:
+            return
+        if result.findings or not check(o, lse, q, k, v).ok:
+            return
+    pytest.fail(f"nothing came of leaving out the {name}, in 8 schedules")
+
+
+def test_ranges_nest_as_declared():
+    """Every warp opens and closes the phases in order; max, rescale and exp lie inside softmax."""
+    kernel = compile_module.compile(1, iket=True)
+    q, k, v = INPUT_FAMILIES["normal"](1, 1, 256, seed=37)
+    o, lse = torch.empty_like(q), torch.empty(1, 1, 256)
+    arguments = kernel.arguments(q, k, v, o, lse, 128**-0.5)
+    result = ptxemu.launch(kernel.fn, *arguments, config=ptxemu.Config(trace=True))
+    assert check(o, lse, q, k, v).ok
+    tile = ["load", "qk", "softmax", "softmax/max", "softmax/rescale", "softmax/exp", "pv"]
+    expected = ["setup", "load", *tile, *tile, "epilogue"]
+    for cta in (0, 1):
+        for warp in range(4):
+            open_ranges, seen = [], []
+            for event in result.events:
+                if (event.cta, event.row) != (cta, f"warp{warp}") or event.name not in kernel.stage.RANGES:
+                    continue
+                if event.kind == "begin":
+                    open_ranges.append(event.name)
+                    seen.append("/".join(open_ranges))
+                else:
+                    assert open_ranges.pop() == event.name
+            assert seen == expected and not open_ranges
