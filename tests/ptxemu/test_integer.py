@@ -9,7 +9,7 @@ from ptxemu.testing import run_lines
 
 DTYPE = {"16": np.uint16, "32": np.uint32, "64": np.uint64}
 EDGES = {b: [0, 1, 2, 3, (1 << b) - 1, (1 << b) - 2, 1 << b - 1, (1 << b - 1) - 1, 0x55, 0xFF00 & (1 << b) - 1] for b in (16, 32, 64)}
-FEW = settings(max_examples=6, deadline=None)
+FEW = settings(max_examples=8, deadline=None)
 
 
 def words(bits, n=32):
