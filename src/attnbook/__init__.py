@@ -7,7 +7,7 @@
 
 Each of the four is fetched when it is first used, so that `import attnbook` and `attnbook --help` load neither
 PyTorch nor CuTe-DSL. The modules behind them have the same names (`from attnbook.run import Result`); the package's
-attributes are the functions.
+attributes are the functions. The other modules (`attnbook.figures`, `attnbook.machine`, ...) are fetched by name too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,20 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "attention", "compile", "ladder", "run"]
 
 __version__ = "0.1.0"
+
+_MODULES = frozenset(
+    {"chips", "exercises", "figures", "inputs", "machine", "mutate", "reference", "results", "widgets"}
+)
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'attnbook' has no attribute {name!r}")
+    return importlib.import_module(f"attnbook.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_MODULES})
 
 
 def _from_module(module: str, name: str) -> property:
