@@ -27,7 +27,7 @@ def sm_map(chip: Chip = B200) -> Svg:
             f"({human_bytes(v('hbm_bytes'), binary=False)})."
         ),
         caption=(
-            f"One of the {v('sm_count'):.0f} SMs of a {chip.name}. A kernel author moves data by hand between five "
+            f"One of the {v('sms'):.0f} SMs of a {chip.name}. A kernel author moves data by hand between five "
             f"memories: the TMA brings tiles "
             "into shared memory, the tensor core reads them there and writes TMEM, and threads reach TMEM only "
             "through registers. "
@@ -38,7 +38,7 @@ def sm_map(chip: Chip = B200) -> Svg:
     x0, cw, gap = 66, 160, 12
     xs = [x0 + i * (cw + gap) for i in range(4)]
     right = xs[3] + cw
-    s.text(8, 20, f"One SM, of {v('sm_count'):.0f}", "tl")
+    s.text(8, 20, f"One SM, of {v('sms'):.0f}", "tl")
     s.text(752, 20, f"{chip.name}, {v('clock_hz') / 1e9:.2f} GHz", "ts", anchor="end")
     s.rect(8, 32, 744, 402, "panel", rx=10)
     # sub-partitions

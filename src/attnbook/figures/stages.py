@@ -140,7 +140,7 @@ def smem_map(stage: Any = 1) -> Svg:
         if b["bytes"]:
             ends += f" and {b['bytes']:,} bytes"
         s.text(x0 + 200, yy + 19, ends, "t")
-        s.text(x0 + 430, yy + 19, b["arrives"], "t")
+        s.text(x0 + 430, yy + 19, b["arrives"].replace("K^T", "Kᵀ"), "t")
         s.text(x0 + 600, yy + 19, b["waits"], "t")
     return s
 
@@ -273,6 +273,7 @@ def dataflow(stage: Any = 1) -> Svg:
     module = _module(stage)
     number = stage_number(stage)
     m, n, d = module.TILE_M, module.TILE_N, module.HEAD_DIM
+    chunk = getattr(module, "CHUNK", n)
     q, kv, st, p, o = 2 * m * d, 2 * n * d, 4 * m * n, 2 * m * n, 4 * m * d
     in_smem = "P" in module.SMEM or "P" in getattr(module, "SMEM_ALIASES", {})
     alias = getattr(module, "SMEM_ALIASES", {}).get("P")
@@ -327,12 +328,12 @@ def dataflow(stage: Any = 1) -> Svg:
     s.text(xk + bw / 2 + 4, (sm + bh + tm) / 2 + 8, "QKᵀ", "tb r-mma")
     # softmax
     xp = 392
-    box(xs - 13, rg, bw + 26, "S row", 0, "e-reg", note=f"{4 * n} B a thread")
+    box(xs - 16, rg, bw + 32, "S row", 0, "e-reg", note=f"{4 * chunk} B at a time")
     s.arrow([(xs + 22, tm + bh - 6), (xs + 22, rg + 6)], "r-softmax", width=2)
     s.arrow([(xs + bw - 22, tm + bh - 6), (xs + bw - 22, rg + 6)], "r-softmax", width=2)
     s.text(xs + bw + 2, (tm + bh + rg) / 2 + 5, "read twice: max, exp", "tb r-softmax")
-    box(xp - 13, rg, bw + 26, "P row", 0, "e-reg", note=f"{2 * n} B a thread")
-    s.arrow([(xs + bw + 13, rg + bh / 2), (xp - 13, rg + bh / 2)], "r-softmax", width=2)
+    box(xp - 16, rg, bw + 32, "P row", 0, "e-reg", note=f"{2 * chunk} B at a time")
+    s.arrow([(xs + bw + 16, rg + bh / 2), (xp - 16, rg + bh / 2)], "r-softmax", width=2)
     s.text((xs + bw + xp) / 2, rg + bh / 2 - 8, "exp", "tb r-softmax", anchor="middle")
     target = sm if in_smem else tm
     box(xp, target, bw, "P", p, "e-smem" if in_smem else "e-tmem", dash=alias is not None)
@@ -348,14 +349,14 @@ def dataflow(stage: Any = 1) -> Svg:
     s.arrow([(xp + bw - 1, target + bh - 20), (xo + 36, target + bh - 20), (xo + 36, tm + 6)], "r-mma", width=2)
     s.text(xo + 44, (sm + bh + tm) / 2 + 8, "PV, added", "tb r-mma")
     # rescale and epilogue
-    box(xo - 13, rg, bw + 26, "O row", 0, "e-reg", note=f"{4 * d} B a thread")
+    box(xo - 16, rg, bw + 32, "O row", 0, "e-reg", note=f"{4 * chunk} B at a time")
     s.arrow([(xo + 20, tm + bh - 6), (xo + 20, rg + 6)], "r-correction", width=2)
     s.arrow([(xo + 46, rg + 6), (xo + 46, tm + bh - 6)], "r-correction", width=2)
     s.text(xo + 70, (tm + bh + rg) / 2 + 5, "rescale", "tb r-correction")
     xe = 668
     box(xe, hb, bw, "O", 2 * m * d, "e-hbm")
     s.arrow(
-        [(xo + bw + 13, rg + bh / 2), (xe + bw / 2, rg + bh / 2), (xe + bw / 2, hb + bh - 6)], "r-epilogue", width=2
+        [(xo + bw + 16, rg + bh / 2), (xe + bw / 2, rg + bh / 2), (xe + bw / 2, hb + bh - 6)], "r-epilogue", width=2
     )
     s.text(xe + bw / 2 - 8, tm + 36, "epilogue, once", "tb r-epilogue", anchor="end")
     return s

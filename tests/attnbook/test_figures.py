@@ -1,0 +1,364 @@
+"""Figures: each names and describes itself, draws with the style sheet's classes only, and says what is true."""
+
+import re
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from attnbook import figures
+from attnbook.chips import B200, CHIPS, FA4_FORWARD, H200, human_bytes
+from attnbook.figures import budget, layouts, listings, mix, style
+from attnbook.figures.stages import mma_operands
+from attnbook.figures.svg import Svg, caption_html, inline
+from attnbook.figures.traces import captured_mmas, stage_run
+from attnbook.ladder import LADDER
+from ptxemu.isa import swizzle as sw
+from ptxemu.isa.descriptors import decode_smem_descriptor, encode_smem_descriptor
+
+STATIC = {
+    "sm_map": lambda: figures.sm_map(),
+    "sm_map_h200": lambda: figures.memory_ladder(B200),
+    "memory_ladder": lambda: figures.memory_ladder(),
+    "mma_operands": lambda: figures.mma_operands(),
+    "tile_budget": lambda: figures.tile_budget(1),
+    "tile_budget_2": lambda: figures.tile_budget(2),
+    "serial_budget": lambda: figures.serial_budget("baseline"),
+    "predicted_and_published": lambda: figures.predicted_and_published(1),
+    "roofline": lambda: figures.roofline(1),
+    "ladder_plot": lambda: figures.ladder_plot(mark=1),
+    "ladder_plot_unmarked": lambda: figures.ladder_plot(),
+    "dataflow": lambda: figures.dataflow(1),
+    "smem_map": lambda: figures.smem_map(1),
+    "tmem_map": lambda: figures.tmem_map(1),
+    "grid_map": lambda: figures.grid_map(1),
+    "grid_map_large": lambda: figures.grid_map(1, 2, 8, 8192),
+    "instruction_mix": lambda: figures.instruction_mix(stage_run(1)),
+    "timeline_still": lambda: figures.timeline_still(stage_run(1).trace, caption="Two tiles."),
+}
+
+
+@pytest.fixture(scope="module", params=STATIC)
+def figure(request):
+    return STATIC[request.param]()
+
+
+def root_of(svg: Svg) -> ElementTree.Element:
+    return ElementTree.fromstring(svg.svg())
+
+
+def texts(svg: Svg) -> list[str]:
+    return ["".join(t.itertext()) for t in root_of(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_names_and_describes_itself(figure):
+    root = root_of(figure)
+    title, desc = (root.find(f"{{http://www.w3.org/2000/svg}}{x}") for x in ("title", "desc"))
+    assert title is not None and len(title.text) > 10
+    assert desc is not None and len(desc.text) > 40
+    assert root.get("role") == "img" and root.get("aria-label") == title.text
+    assert len(figure.caption) > 40 and figure.source, (
+        "a caption that can be read alone, and where the numbers come from"
+    )
+    assert figure.name in figure.html()
+
+
+def test_has_no_colour_of_its_own(figure):
+    assert not re.search(r"#[0-9a-fA-F]{3,6}\b|rgb\(|fill=|stroke=\"", figure.svg())
+    assert figure.width <= 760
+
+
+def test_classes_are_in_the_style_sheet(figure):
+    sheet = style.figures_css()
+    used = {c for value in re.findall(r'class="([^"]*)"', figure.body) for c in value.split()}
+    known = set(re.findall(r"\.([a-zA-Z][\w-]*)", sheet)) | {"t", "arrow", ""}
+    assert used <= known, used - known
+
+
+def test_ids_are_absent(figure):
+    assert " id=" not in figure.html(), "two figures on a page must not share ids"
+
+
+def test_live_output_brings_the_style_and_static_output_does_not(monkeypatch):
+    monkeypatch.delenv("ATTNBOOK_STATIC", raising=False)
+    assert "<style>" in mma_operands()._repr_mimebundle_()["text/html"]
+    monkeypatch.setenv("ATTNBOOK_STATIC", "1")
+    assert "<style>" not in mma_operands()._repr_mimebundle_()["text/html"]
+
+
+# ---- the writer -----------------------------------------------------------------------------------------------------
+
+
+def test_text_is_escaped():
+    s = Svg(10, 10, title="a < b", desc="x & y")
+    s.text(1, 1, "P < 1 & Q > 2")
+    assert ElementTree.fromstring(s.svg()) is not None
+    assert texts(s) == ["P < 1 & Q > 2"]
+
+
+def test_caption_marks_code():
+    assert inline("a `b<c>` d") == "a <code>b&lt;c&gt;</code> d"
+    assert caption_html("", "") == ""
+    assert "bk-src" in caption_html("x", "published")
+
+
+def test_hatch_stays_inside_its_rectangle():
+    s = Svg(100, 100, title="t")
+    s.hatch(10, 20, 33, 17)
+    numbers = [float(x) for x in re.findall(r"[\d.]+", re.search(r' d="([^"]*)"', s.body)[1])]
+    xs, ys = numbers[::2], numbers[1::2]
+    assert min(xs) >= 10 and max(xs) <= 43 and min(ys) >= 20 and max(ys) <= 37 and len(xs) > 6
+
+
+# ---- chips and budgets ----------------------------------------------------------------------------------------------
+
+
+def test_every_fact_has_unit_source_and_sureness():
+    for chip in CHIPS.values():
+        for name, fact in chip.facts.items():
+            assert fact.unit and fact.what and fact.source, name
+            assert fact.sure in ("documented", "published", "derived", "assumed")
+    assert all(f.sure == "published" for f in FA4_FORWARD.values())
+
+
+def test_peaks_come_out_as_stated():
+    assert B200.bf16_flops == pytest.approx(2.25e15, rel=0.005)
+    assert H200.bf16_flops == pytest.approx(989e12, rel=0.001)
+    assert B200.tmem_bytes == 256 * 1024 and "tmem_bytes" not in H200
+    with pytest.raises(AttributeError, match="has no fact"):
+        H200.tmem_bytes  # noqa: B018
+
+
+def test_human_bytes():
+    assert human_bytes(32768) == "32 KiB"
+    assert human_bytes(8e12, binary=False) == "8 TB"
+    assert human_bytes(1536) == "1.5 KiB"
+
+
+def test_tile_costs_are_those_of_the_paper():
+    cost = {(c.lane, c.label): c.clocks for c in budget.tile_costs(p_in="tmem")}
+    assert cost["tensor core", "QK"] + cost["tensor core", "PV"] == 4 * 128**3 / 8192 == 1024
+    assert cost["exp", "ex2"] == 128 * 128 / 16 == 1024
+    assert cost["operand reads", "Q, K"] + cost["operand reads", "V"] == 3 * 128**3 / 8192 == 768
+
+
+def test_serial_ceiling_counts_what_the_steps_say():
+    steps = budget.serial_steps(1)
+    busy, total = sum(s.clocks for s in steps if s.tensor), sum(s.clocks for s in steps)
+    assert busy == 1024
+    assert budget.serial_ceiling(1) == busy / total
+    assert budget.serial_ceiling(1, ctas_per_sm=2) == pytest.approx(2 * busy / total)
+    assert f"{total:,.0f} clocks" in texts(figures.serial_budget(1))
+    with pytest.raises(ValueError, match="overlaps its steps"):
+        budget.serial_steps(5)
+
+
+def test_conflicts_lengthen_the_budget():
+    free, slow = budget.serial_ceiling(1), budget.serial_ceiling(1, p_store_wavefronts=2048)
+    assert slow < free
+
+
+def test_ladder_plot_prints_what_is_published():
+    shown = texts(figures.ladder_plot(1))
+    for stage in LADDER:
+        assert stage.title in shown
+        if stage.published:
+            assert f"{stage.published[8192]:.1f}" in shown
+    assert shown.count("no published figure") == sum(1 for s in LADDER if not s.published)
+
+
+def test_mma_operands_to_scale():
+    boxes = [r.attrib for r in root_of(mma_operands()).iter("{http://www.w3.org/2000/svg}rect")]
+    d, a, b = ((float(x["width"]), float(x["height"])) for x in boxes[:3])
+    assert (
+        d[0] == d[1]
+        and a[0] / a[1] == pytest.approx(16 / 128, rel=0.01)
+        and b[1] / b[0] == pytest.approx(16 / 128, rel=0.01)
+    )
+
+
+def test_grid_map_numbers_ctas_as_the_hardware_does():
+    s = figures.grid_map(1, batch=2, heads=3, seqlen=512, chosen=17)
+    assert any("CTA 17: batch 1, head 1, query rows 128–255" in t for t in texts(s))
+    with pytest.raises(ValueError, match="CTAs 0 to 23"):
+        figures.grid_map(1, batch=2, heads=3, seqlen=512, chosen=24)
+
+
+def test_smem_map_is_to_scale_and_names_all():
+    from attnbook.kernels.blackwell import s01_baseline as stage
+
+    s = figures.smem_map(1)
+    shown = texts(s)
+    for name in stage.BARRIERS:
+        assert name in shown
+    assert "K, then P" in shown
+    widths = [
+        float(r.get("width")) for r in root_of(s).iter("{http://www.w3.org/2000/svg}rect") if r.get("class") == "m-smem"
+    ]
+    assert widths == pytest.approx([744 * 32768 / B200.smem_cta_bytes] * 3, rel=1e-3)
+
+
+# ---- layouts --------------------------------------------------------------------------------------------------------
+
+
+def test_layouts_evaluate_as_cute_does():
+    import cutlass
+    import cutlass.cute as cute
+
+    from attnbook.kernels.blackwell import s01_baseline as stage
+
+    rng = np.random.default_rng(0)
+    points = [(int(r), int(k)) for r, k in rng.integers(0, 128, (60, 2))]
+    want: dict[str, list[int]] = {}
+
+    @cute.jit
+    def probe():
+        for name, (function, *_) in layouts.OPERANDS.items():
+            layout = getattr(stage, function)(cutlass.BFloat16)
+            want[name] = [2 * layout(((r, k % 16), 0, k // 16)) for r, k in points]
+
+    probe()
+    for name in layouts.OPERANDS:
+        assert [layouts.operand_offset(1, name, r, k) for r, k in points] == want[name], name
+
+
+@pytest.mark.parametrize(
+    ("kind", "swizzle"), [("SW32", sw.SWIZZLE_32B), ("SW64", sw.SWIZZLE_64B), ("SW128", sw.SWIZZLE_128B)]
+)
+def test_swizzled_tiles_lie_as_the_tensor_core_reads_them(kind, swizzle):
+    """The DSL's swizzled tiles, evaluated here, against the PTX ISA's canonical K-major layout in the emulator."""
+    text, tile = layouts.k_major_tile(kind)
+    for first in range(0, 128, 16):
+        start = int(swizzle(tile[0, first]))  # row 0 is not swizzled: its linear offset
+        desc = decode_smem_descriptor(encode_smem_descriptor(start, 16, 8 * swizzle.span, swizzle))
+        assert (desc.addresses(128, 0) == tile[:, first : first + 16]).all(), (text, first)
+
+
+def test_operands_cover_their_tile():
+    for op in layouts.operands(1).values():
+        r, k = np.meshgrid(np.arange(128), np.arange(128), indexing="ij")
+        assert sorted(op.offset(r, k).reshape(-1)) == list(range(0, 32768, 2)), op.name
+
+
+def test_operand_offset_refuses_what_is_not_there():
+    with pytest.raises(ValueError, match="keeps Q, K, P, V"):
+        layouts.operand_offset(1, "S", 0, 0)
+    with pytest.raises(ValueError, match="not in the 128 x 128"):
+        layouts.operand_offset(1, "P", 128, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "swizzle"),
+    [
+        ("S<0,4,3> o 0 o (8,8):(8,1)", sw.NONE),
+        ("S<1,4,3> o 0 o x", sw.SWIZZLE_32B),
+        ("S<2,4,3> o 0 o x", sw.SWIZZLE_64B),
+        ("S<3,4,3> o 0 o x", sw.SWIZZLE_128B),
+        ("(8,8):(8,1)", sw.NONE),
+    ],
+)
+def test_swizzles_are_read_from_the_print(text, swizzle):
+    assert layouts.parse_swizzle(text) is swizzle
+
+
+def test_wavefronts_of_simple_accesses():
+    lane = np.arange(32)
+    assert len(layouts.wavefronts(lane * 4, 4)) == 1, "32 neighbouring words"
+    assert len(layouts.wavefronts(lane * 128, 4)) == 32, "all in one bank"
+    assert len(layouts.wavefronts(lane * 8, 4)) == 2, "every other word"
+    assert len(layouts.wavefronts(lane * 0, 4)) == 1, "one word for all is a broadcast"
+    assert len(layouts.wavefronts(lane * 16, 16)) == 4, "512 bytes in a row"
+
+
+@pytest.mark.parametrize(("kind", "fronts"), [("INTER", 4), ("SW128", 4)])
+def test_wavefronts_of_tiles(kind, fronts):
+    offsets = layouts.k_major_tile(kind)[1][np.arange(32), 0]
+    assert len(layouts.wavefronts(offsets, 16)) == fronts
+
+
+def test_emulator_counts_the_same_wavefronts():
+    """The figure's wavefronts of stage 1's P stores are what the emulator's bank counters saw."""
+    run = stage_run(1).run
+    stores = [b for b in run.bank_conflicts.values() if b.instruction == "st.shared.v4.b32"]
+    rows = layouts.operands(1)["P"].offset(np.arange(32), 0)
+    assert stores and all(b.wavefronts == b.accesses * len(layouts.wavefronts(rows, 16)) for b in stores)
+
+
+# ---- captured MMAs --------------------------------------------------------------------------------------------------
+
+
+def test_captured_descriptors_step_as_the_layouts_say():
+    mmas = captured_mmas(1)
+    ops = layouts.operands(1)
+    for first, names in ((0, "QK"), (8, "PV")):
+        for side, name in zip("ab", names, strict=True):
+            series = [getattr(m, side) for m in mmas[first : first + 8]]
+            assert (series[0].lbo, series[0].sbo) == (ops[name].lbo, ops[name].sbo)
+            assert [d.start - series[0].start for d in series] == [int(ops[name].offset(0, 16 * s)) for s in range(8)]
+    assert figures.captured_mma("baseline").idesc.value == 0x08200490
+    assert mmas[8].idesc.value == 0x08210490
+    assert [m.accumulate for m in mmas[:8]] == [False] + [True] * 7
+
+
+# ---- listings and the mix -------------------------------------------------------------------------------------------
+
+
+def test_listing_finds_all_its_lines():
+    html = figures.listing(1).html()
+    assert html.count('class="note"') == len(listings.STAGE_NOTES[1])
+    for note in listings.STAGE_NOTES[1]:
+        assert inline(note.text) in html
+
+
+def test_code_takes_text_or_numbers(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text("a = 1\nif a:\n    b = 'two'  # note\nc = 3\n")
+    html = figures.code(path, "if a", "c = 3", [listings.Note("b =", "look here")]).html()
+    assert "look here" in html and '<span class="k">if</span>' in html and '<span class="c"># note</span>' in html
+    assert ">1<" not in html, "the first line is not shown"
+    with pytest.raises(ValueError, match="no line contains 'zzz'"):
+        figures.code(path, "zzz")
+    with pytest.raises(ValueError, match="outside of the lines"):
+        figures.code(path, 1, 2, [listings.Note("c =", "not shown")])
+
+
+def test_diff_shows_both_sides(tmp_path):
+    a, b = tmp_path / "a.py", tmp_path / "b.py"
+    a.write_text("x = 1\ny = 2\nz = 3\n")
+    b.write_text("x = 1\ny = 20\nz = 3\n")
+    html = figures.diff(a, b).html()
+    assert html.count('class="del"') == 1 and html.count('class="add"') == 1
+    assert "− y" in html and "+ y" in html, "signs, not colour alone"
+    assert 'class="del"' not in figures.diff(a, a).html()
+
+
+def test_instruction_mix_loses_nothing():
+    run = stage_run(1).run
+    groups = mix.by_pipe(run.instructions)
+    assert sum(sum(c.values()) for c in groups.values()) == run.warp_instructions
+    assert groups["tensor core, issue"] and groups["special functions"] and groups["TMEM load, store"]
+    shown = texts(figures.instruction_mix(SimpleNamespace(run=run)))
+    assert f"{sum(groups['special functions'].values()):,}" in shown
+
+
+@pytest.mark.parametrize(
+    ("opcode", "pipe"),
+    [
+        ("tcgen05.mma.cta_group::1.kind::f16", "tensor core, issue"),
+        ("tcgen05.ld.sync.aligned.32x32b.x8.b32", "TMEM load, store"),
+        ("tcgen05.wait::ld.sync.aligned", "barriers, fences, waits"),
+        ("cp.async.bulk.tensor.4d.shared::cluster.global", "TMA, issue"),
+        ("ex2.approx.ftz.f32", "special functions"),
+        ("fma.rn.f32", "fp32 arithmetic"),
+        ("max.f32", "fp32 arithmetic"),
+        ("add.s32", "integer, control"),
+        ("add.rn.ftz.f32x2", "fp32 arithmetic"),
+        ("st.shared.v4.b32", "shared memory"),
+        ("bar.sync", "barriers, fences, waits"),
+        ("bra", "integer, control"),
+        ("setp.lt.s32", "integer, control"),
+    ],
+)
+def test_pipes(opcode, pipe):
+    assert mix.pipe_of(opcode) == pipe
