@@ -55,6 +55,8 @@ class Widget(anywidget.AnyWidget):
     title = traitlets.Unicode("").tag(sync=True)
     caption = traitlets.Unicode("").tag(sync=True)
 
+    _css = traitlets.Unicode("").tag(sync=True)
+
     def __init__(self, **kwargs: object) -> None:
         super().__init__(_css="" if is_static() else figures_css(), **kwargs)
 

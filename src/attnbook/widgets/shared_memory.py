@@ -103,9 +103,11 @@ def tma_box() -> Explorer:
         title="A TMA box, its swizzle and the banks",
         caption=(
             "The TMA writes a box of a tensor into shared memory and permutes its 16-byte chunks on the way. Without a "
-            "swizzle a column of 8 rows lies in one group of 4 banks, and reading it takes 8 turns; with the 128-byte "
-            "swizzle it lies in all 8 groups, and so does every row. Choose a swizzle; step through rows and "
-            "columns, or "
+            "swizzle a column of 8 rows lies in one group of 4 banks, and reading it takes 8 turns; with any of the "
+            "swizzles "
+            "it lies in all 8 groups, and so does every row. What they differ in is the width of a box, and with it "
+            "the "
+            "number of copies: 128B brings this tile in one. Choose a swizzle; step through rows and columns, or "
             "point at a row."
         ),
         source="from the emulator's own tensor map and box copy",
@@ -279,11 +281,11 @@ def bank_conflicts(stage: Any = 1) -> Explorer:
         title="Which banks a warp's store of P hits",
         caption=(
             "Every thread owns a row of P and stores it 16 bytes at a time; a warp's store moves 512 bytes, four "
-            "wavefronts of "
-            "128 at best. In core-matrix order neighbouring rows are neighbours in memory and nothing collides. In "
-            "plain "
-            "rows every lane hits the same four banks, and the store takes 32 turns. The swizzles spread the rows "
-            "again."
+            "wavefronts of 128 at best. In core-matrix order neighbouring rows are neighbours in memory and nothing "
+            "collides. "
+            "In plain rows every lane hits the same four banks, and the store takes 32 turns. Every layout that the "
+            "tensor "
+            "core can read, swizzled or not, is free of conflicts here."
         ),
         source=f"from the layouts of stage {stage_number(stage)}'s kernel and of the DSL's swizzle atoms",
         interval=400,
