@@ -208,6 +208,27 @@ def test_waiting_for_one_of_two_groups_may_see_the_second_unfinished() -> None:
     assert seen == {7, 8 * 96}
 
 
+def test_wait_group_read_does_not_wait_for_the_write() -> None:
+    """After .read the source may be reused; that the data are in global memory is not promised, and not always so."""
+    seen = set()
+    for seed in range(12):
+        x = matrix()
+        m = map_of(x, (32, 4))
+        body = """
+        cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd1, {0, 8}], [%r2];
+        cp.async.bulk.commit_group;
+        cp.async.bulk.wait_group.read 0;
+        st.shared.u32 [%r2], 0xffffffff;
+        ld.global.u16 %rs1, [%rd9+1536];
+        st.shared.u16 [%r2], %rs1;
+        """
+        config = ptxemu.Config(schedule="adversarial", seed=seed)
+        out, _ = launch(kernel(body, wait="", fill=0x00070007), m, x, 128, config=config)
+        seen.add(int(out[:2].view(np.uint16)[0]))
+        assert (x[8:12, :32] == 7).all()  # the copy itself has the data of before
+    assert seen == {7, 8 * 96}
+
+
 @pytest.mark.parametrize("config", SCHEDULES, ids=lambda c: f"{c.schedule}-{c.seed}")
 def test_multicast_reaches_every_cta_of_the_mask(config: ptxemu.Config) -> None:
     """CTA 0 of a cluster of four loads for CTAs 0, 1 and 3; each waits on its own barrier."""
