@@ -143,7 +143,7 @@ def stage_module(stage: Any) -> ModuleType:
     from attnbook.ladder import LADDER, Stage
 
     found = stage if isinstance(stage, Stage) else LADDER[stage]
-    if not found.implemented:
+    if not found.implemented or found.path is None:
         raise ValueError(
             f"stage {found.number} ({found.slug}) has no kernel here; try one that `attnbook doctor` lists"
         )
