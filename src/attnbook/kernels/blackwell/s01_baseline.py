@@ -77,7 +77,7 @@ def check(batch: int, seqlen: int, heads: int, head_dim: int = HEAD_DIM, *, caus
         raise ValueError("causal = True: stages 1 to 22 of the ladder are dense; pass causal=False")
     if head_dim != HEAD_DIM:
         raise ValueError(
-            f"head_dim = {head_dim}: stage 1 knows {HEAD_DIM} only; pad q, k and v with zeros to {HEAD_DIM}"
+            f"head_dim = {head_dim}: this stage knows {HEAD_DIM} only; pad q, k and v with zeros to {HEAD_DIM}"
         )
     if not 1 <= batch <= MAX_GRID_YZ or not 1 <= heads <= MAX_GRID_YZ:
         raise ValueError(f"batch = {batch}, heads = {heads}: each must be 1 to {MAX_GRID_YZ}; split larger ones")
