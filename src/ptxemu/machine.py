@@ -142,6 +142,7 @@ class Machine:
         self.tracing = self.config.trace
         self.tick = launch.run.ticks
         self.fraction = 0.0  # how far into the tick: events of one tick keep their order
+        self.row_time: dict[tuple[int, str], float] = {}  # of the last event of a row: none comes before it
         self.turn_base = 0  # instructions of the present turn before pc 0 of the present block
         self.progress = 0  # grows with every change that another warp could be waiting for
         self.expired: set[tuple[int, int]] = set()  # (cta, warp) whose try_wait has reached its time limit
@@ -243,7 +244,9 @@ class Machine:
 
     def emit(self, cta: int, row: str, kind: Any, name: str, **data: Any) -> None:
         """Note an event of a resident CTA, now."""
-        self.launch.run.events.append(Event(self.tick + self.fraction, self.linear(cta), row, kind, name, data))
+        linear = self.linear(cta)
+        t = self.row_time[linear, row] = max(self.tick + self.fraction, self.row_time.get((linear, row), 0))
+        self.launch.run.events.append(Event(t, linear, row, kind, name, data))
 
     def bank_conflicts(self, ins: ptx.Instr) -> BankConflicts:
         """The counters of one shared-memory instruction."""
@@ -413,6 +416,7 @@ def launch_module(
             machine.start(first)
             machine.scheduler.run(first, total)
             run.ticks = machine.tick
+    run.events.sort(key=lambda e: e.t)  # the bundles of a round take their turns one after another, but at the same time
     run.instructions = _count(program)
     run.seconds = time.perf_counter() - began
     return run

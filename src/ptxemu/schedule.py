@@ -51,7 +51,7 @@ class Blocked:
 class Bundle:
     """Warps that stand at the same place. `pcs`: where their lanes are (one PC unless they have parted); `held`: PCs that cannot go on."""
 
-    __slots__ = ("divergent", "held", "pcs", "polled", "queued", "warps")
+    __slots__ = ("divergent", "held", "pcs", "polled", "queued", "running", "warps")
 
     def __init__(
         self, warps: Warps, pcs: tuple[int, ...], divergent: bool, held: dict[int, Wait] | None = None
@@ -60,6 +60,7 @@ class Bundle:
         self.held: dict[int, Wait] = dict(held or {})
         self.polled = -1  # the last tick in which it looked at somebody else's state in vain
         self.queued = False
+        self.running = -1  # where the block began that runs now
 
     @property
     def pc(self) -> int | None:
@@ -161,7 +162,7 @@ class Scheduler:
                 self.give_up(rng.choice(patient))
         b = self.ready.pop(rng.randrange(len(self.ready)))
         b.queued = False
-        if b.warps.count > 1 and not b.held and rng.random() < 0.3:
+        while b.warps.count > 1 and not b.held and rng.random() < 0.5:
             keep = np.array([rng.random() < 0.5 for _ in range(b.warps.count)]).reshape(b.warps.shape[:2])
             parts = self.part(b, keep.astype(np.int64), {0: (b.pcs, b.divergent), 1: (b.pcs, b.divergent)})
             for p in parts:
@@ -238,6 +239,9 @@ class Scheduler:
             pc = b.pc
             if pc is None:  # it was split or joined with another while it stood in the queue
                 return
+            if b.divergent and self.rng is not None and self.rng.random() < 0.2:  # lanes may run in any order
+                pc = self.rng.choice([x for x in b.pcs if x not in b.held])
+            b.running = pc
             block = program.block(pc)
             w = b.warps
             if b.divergent:
@@ -245,6 +249,7 @@ class Scheduler:
                 w.mask = w.lane_pc == pc
             length = len(block)
             m.turn_base = whole - budget - pc
+            m.at(pc)
             block.warps += w.count
             self.steps += length * w.count
             budget -= length
@@ -294,7 +299,7 @@ class Scheduler:
         if not b.divergent:
             b.pcs = (pc,)
             return b
-        here = b.pc
+        here = b.running
         assert w.mask is not None
         np.copyto(w.lane_pc, pc, where=w.mask)
         if pc not in b.pcs:  # they meet nobody
@@ -312,7 +317,7 @@ class Scheduler:
                 return None
             if op.target == EXITED:
                 assert w.mask is not None
-                old = b.pc
+                old = b.running
                 np.copyto(w.lane_pc, EXITED, where=w.mask)
                 return self.regroup(b, [p for p in b.pcs if p != old])
             return self.advance(b, w, op.target)
@@ -337,7 +342,7 @@ class Scheduler:
         if w.mask is None:
             lanes[...] = np.where(taken, op.target, here + 1)
             return self.regroup(b, [here + 1, op.target])
-        old = b.pc
+        old = b.running
         np.copyto(lanes, np.where(taken, op.target, here + 1), where=w.mask)
         return self.regroup(b, [p for p in b.pcs if p != old] + [here + 1, op.target])
 
@@ -404,8 +409,7 @@ class Scheduler:
         # A membermask may name fewer lanes than stand here; the instruction checks that itself.
         if not missing.any():
             return True
-        start = b.pc
-        assert start is not None
+        start = b.running
         if start != pc:  # what stood before it in the block has been executed
             np.copyto(w.lane_pc, pc, where=w.mask)
             b.pcs = tuple(sorted({pc, *b.pcs} - {start}))
@@ -426,8 +430,7 @@ class Scheduler:
             if m.tracing:
                 m.at(pc)
                 m.emit(x.cta, f"warp{x.warp}", "begin", "wait", **x.reason.data)
-        start = b.pc
-        assert start is not None
+        start = b.running
         parts: list[Bundle] = []
         whole = len(reasons) == 1 and bool((code == 1).all())
         if whole:
