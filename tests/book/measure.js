@@ -71,7 +71,8 @@ window.measure = (() => {
       const ink = over([...fill.slice(0, 3), fill[3] * parseFloat(style.fillOpacity) * opacity(text)], under);
       const contrast = ratio(ink, under);
       if (contrast < least) {
-        const where = text.closest("svg").querySelector("title")?.textContent ?? "?";
+        const drawing = text.closest("svg");
+        const where = drawing.querySelector("title")?.textContent ?? drawing.getAttribute("aria-label");
         faint.push(`${where}: "${text.textContent.trim()}" ${contrast.toFixed(2)}:1, rgb(${ink.map(Math.round)}) on rgb(${under.map(Math.round)})`);
       }
     }
