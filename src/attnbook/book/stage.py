@@ -11,7 +11,7 @@ from attnbook.book.execute import with_outputs
 from attnbook.book.keys import digest, files_under, tree, versions
 from attnbook.book.toc import Chapter
 
-SOURCES = ("_config.yml", "_toc.yml", "book")
+SOURCES = ("_config.yml", "_toc.yml", "book", "src/attnbook/kernels")  # the kernels are there to be downloaded
 
 
 def pages_key(root: Path, outputs: dict[str, str]) -> str:
