@@ -303,7 +303,7 @@ def dataflow(stage: Any = 1) -> Svg:
     bh = 62
     for key, name, y in bands:
         s.rect(8, y, 744, bh, f"t-{key}", rx=6)
-        s.text(20, y + 24, name, f"tb m-{key}")
+        s.text(20, y + 24, name, "tb")
 
     def box(
         x: float, y: float, w: float, name: str, bytes_: int, cls: str, *, dash: bool = False, note: str = ""
@@ -334,7 +334,7 @@ def dataflow(stage: Any = 1) -> Svg:
     s.text(xs + bw + 2, (tm + bh + rg) / 2 + 5, "read twice: max, exp", "tb r-softmax")
     box(xp - 16, rg, bw + 32, "P row", 0, "e-reg", note=f"{2 * chunk} B at a time")
     s.arrow([(xs + bw + 16, rg + bh / 2), (xp - 16, rg + bh / 2)], "r-softmax", width=2)
-    s.text((xs + bw + xp) / 2, rg + bh / 2 - 8, "exp", "tb r-softmax", anchor="middle")
+    s.text((xs + bw + xp) / 2, rg + bh / 2 - 8, "exp", "tb", anchor="middle")
     target = sm if in_smem else tm
     box(xp, target, bw, "P", p, "e-smem" if in_smem else "e-tmem", dash=alias is not None)
     s.arrow([(xp + bw / 2, rg + 6), (xp + bw / 2, target + bh - 6)], "r-softmax", width=2)
@@ -358,5 +358,5 @@ def dataflow(stage: Any = 1) -> Svg:
     s.arrow(
         [(xo + bw + 16, rg + bh / 2), (xe + bw / 2, rg + bh / 2), (xe + bw / 2, hb + bh - 6)], "r-epilogue", width=2
     )
-    s.text(xe + bw / 2 - 8, tm + 36, "epilogue, once", "tb r-epilogue", anchor="end")
+    s.text(xe + bw / 2 - 8, tm + 36, "epilogue, once", "tb", anchor="end")
     return s

@@ -246,7 +246,8 @@ def bank_conflicts(stage: Any = 1) -> Explorer:
         for b in range(0, 33, 4):
             s.line(x0 + bw * b, top, x0 + bw * b, top + pitch * 32, "ln hair")
         for i in range(32):
-            s.text(x0 - 8, top + pitch * i + 10.5, i + 1, "ts" if i < len(fronts) else "ts faint", anchor="end")
+            if i < len(fronts) or i % 8 == 7:
+                s.text(x0 - 8, top + pitch * i + 10.5, i + 1, "ts", anchor="end")
         s.line(x0 - 4, top + 4 * pitch, x0 + 32 * bw, top + 4 * pitch, "ln dash")
         s.text(x0 + 32 * bw + 4, top + 4 * pitch + 4, "4 is", "ts")
         s.text(x0 + 32 * bw + 4, top + 4 * pitch + 18, "the best", "ts")

@@ -2,8 +2,9 @@
 function mountTimeline(root, data, options) {
   const { rows, names, roles, spans, marks, infos, unit, end } = data;
   const S = 6, M = 4; // numbers of a span: row, depth, name, from, to, info; of a mark: row, name, at, info
-  const canvas = make("canvas", { role: "img", tabindex: "0", "aria-label": options.title });
-  const view = make("div", { class: "bk-view" }, canvas);
+  const canvas = make("canvas", { role: "img", "aria-label": options.title });
+  const keys = "Left and right: previous and next event. Up and down: row. Plus, minus, 0: zoom.";
+  const view = make("div", { class: "bk-view", tabindex: "0", role: "application", "aria-label": `${options.title}. ${keys}` }, canvas);
   const bar = make("div", { class: "bk-controls" });
   const out = make("output", { class: "bk-step", "aria-live": "polite" });
   root.append(view, bar, out);
@@ -261,7 +262,7 @@ function mountTimeline(root, data, options) {
       setWindow(from + d, to + d);
     }
   }, { passive: false });
-  canvas.addEventListener("keydown", (e) => {
+  view.addEventListener("keydown", (e) => {
     const pan = (to - from) / 8;
     const act = {
       ArrowRight: () => (e.shiftKey ? setWindow(from + pan, to + pan) : stepEvent(1)), ArrowLeft: () => (e.shiftKey ? setWindow(from - pan, to - pan) : stepEvent(-1)),
