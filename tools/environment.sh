@@ -40,4 +40,5 @@ if ! "$venv/bin/python" -m pip install --requirement "$requirements"; then
   echo "Installing $requirements failed: the reason stands above. What was done is kept; run the same command again." >&2
   exit 1
 fi
-"$venv/bin/python" -m pip install --quiet --no-deps --editable .
+# The build tool of pyproject.toml is among what was just installed.
+"$venv/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable .
