@@ -1,15 +1,16 @@
-"""mbarrier objects: PTX ISA "Parallel Synchronization and Communication Instructions: mbarrier". Their states live in barriers.py."""
+"""mbarrier objects: PTX ISA "Parallel Synchronization and Communication Instructions: mbarrier". Their states live in
+barriers.py."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from .. import ptx
-from ..barriers import PARITY_SHIFT
+from ..barriers import PARITY_SHIFT, unpack
 from ..memory import SHARED_RANK_SHIFT, SHARED_WINDOW, WINDOW_BITS
 from ..schedule import Blocked, Wait
 from . import Decode, instruction
@@ -27,7 +28,9 @@ def modifiers(d: Decode) -> None:
 
 
 def barrier_address(d: Decode, operand: ptx.Operand) -> Callable[[Any], np.ndarray]:
-    """Shared-space addresses (uint32) of the barrier, for every lane; generic addresses are taken out of their window."""
+    """Shared-space addresses (uint32) of the barrier, for every lane; generic addresses are taken out of their
+    window.
+    """
     view, slot, offset = d.address(operand)
     if view == "u32":
         add = U32(offset & 0xFFFFFFFF)
@@ -75,7 +78,8 @@ def inval(d: Decode) -> Run:
 def arrive(d: Decode) -> Run:
     """PTX ISA "mbarrier.arrive", ".arrive.expect_tx", ".arrive_drop", ".expect_tx", ".complete_tx".
 
-    expect_tx raises the tx-count, then the arrival lowers the pending count by `count` (one if there is none). The result is the state before.
+    expect_tx raises the tx-count, then the arrival lowers the pending count by `count` (one if there is none). The
+    result is the state before.
     """
     modifiers(d)
     arrives = d.name in ("mbarrier.arrive", "mbarrier.arrive_drop")
@@ -93,39 +97,60 @@ def arrive(d: Decode) -> Run:
     if (expects or completes) and amount is None:
         raise d.unsupported("needs the number of bytes")
 
-    def run(w: Any) -> None:
-        m = w.machine
-        where = address(w)
-        counts = None if amount is None else w.u32[amount]
-        if out is None and not drops:
-            # Lanes that hit the same barrier are added up: the order among them cannot be seen.
-            totals: Counter[tuple[int, int]] = Counter()
-            bytes_: Counter[tuple[int, int]] = Counter()
-            for t in w.threads():
-                key = (t.cta, int(where[t.at]))
-                n = 1 if counts is None else int(counts[t.at])
-                totals[key] += n if arrives and not expects else 1 if arrives else 0
-                bytes_[key] += n if expects or completes else 0
-            for (cta, a), arrivals in totals.items():
-                place = m.mbarriers.locate(cta, a)
-                arrive_in_phases(
-                    m,
-                    place,
-                    arrivals,
-                    bytes_[cta, a] if expects else 0,
-                    bytes_[cta, a] if completes else 0,
-                    no_complete,
-                    d,
-                )
-            return
-        for t in w.threads():
-            place = m.mbarriers.locate(t.cta, int(where[t.at]))
-            n = 1 if counts is None else int(counts[t.at])
+    def one_by_one(m: Any, place: tuple[int, int], amounts: list[int]) -> list[int]:
+        """The lanes' operations in lane order; the state before each of them."""
+        before = []
+        for n in amounts:
             if drops:
                 m.mbarriers.drop(*place, 1 if expects else n)
-            before = m.mbarriers.update(*place, arrivals=1 if expects else n, expect=n if expects else 0)
-            if out is not None:
-                w.to.u64[out][t.at] = before
+            arrivals = 0 if not arrives else 1 if expects else n
+            before.append(m.mbarriers.update(*place, arrivals, n if expects else 0, n if completes else 0))
+        return before
+
+    def together(m: Any, place: tuple[int, int], amounts: list[int], results: bool) -> list[int] | None:
+        """The same for lanes whose order cannot be seen, in one step; None where it can be."""
+        total = sum(amounts)
+        arrivals = 0 if not arrives else len(amounts) if expects else total
+        if not results:
+            arrive_in_phases(m, place, arrivals, total if expects else 0, total if completes else 0, no_complete, d)
+            return []
+        word = m.mbarriers.word(*place)
+        if expects or no_complete or arrivals > unpack(word)[0]:
+            return None
+        m.mbarriers.update(*place, arrivals)
+        # Every arrival before a lane's own has lowered the pending count, the lowest bits of the word.
+        return [word - sum_before for sum_before in accumulate(amounts[:-1], initial=0)]
+
+    def run(w: Any) -> None:
+        m = w.machine
+        where = np.broadcast_to(address(w), w.shape)
+        counts = None if amount is None else np.broadcast_to(w.u32[amount], w.shape)
+        result = None if out is None else w.to.u64[out]
+        for j, cta in enumerate(w.cta.ravel().tolist()):
+            mine = where[:, j]
+            active = None if w.mask is None else w.mask[:, j]
+            addresses = mine.ravel() if active is None else mine[active]
+            if not addresses.size:
+                continue
+            several = bool((addresses != addresses[0]).any())
+            for a in np.unique(addresses).tolist() if several else [int(addresses[0])]:
+                lanes: Any = active
+                if several:
+                    lanes = mine == a if active is None else (mine == a) & active
+                if counts is None:
+                    amounts = [1] * int(addresses.size if not several else np.count_nonzero(lanes))
+                else:
+                    amounts = (counts[:, j] if lanes is None else counts[:, j][lanes]).ravel().tolist()
+                place = m.mbarriers.locate(cta, a)
+                before = None if drops else together(m, place, amounts, result is not None)
+                if before is None:
+                    before = one_by_one(m, place, amounts)
+                if result is not None:
+                    tokens = np.array(before, np.uint64)
+                    if lanes is None:
+                        result[:, j] = tokens.reshape(mine.shape)
+                    else:
+                        result[:, j][lanes] = tokens
 
     return run
 
@@ -134,8 +159,6 @@ def arrive_in_phases(
     m: Any, place: tuple[int, int], arrivals: int, expect: int, complete: int, no_complete: bool, d: Decode
 ) -> None:
     """Arrivals of several lanes at once may end one phase and go on in the next."""
-    from ..barriers import unpack
-
     if not arrivals or expect or complete:
         m.mbarriers.update(*place, arrivals=arrivals, expect=expect, complete=complete)
         return
@@ -161,7 +184,9 @@ def pending_count(d: Decode) -> Run:
 
 
 def completed(d: Decode) -> tuple[int, Callable[[Any], tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]]:
-    """Operands of test_wait and try_wait. The function gives, for every lane: done, owner CTA, barrier offset, parity waited for."""
+    """Operands of test_wait and try_wait. The function gives, for every lane: done, owner CTA, barrier offset, parity
+    waited for.
+    """
     parity = d.mods.flag("parity")
     modifiers(d)
     out, address = d.write(d.ops[0], "pred"), barrier_address(d, d.ops[1])
@@ -206,9 +231,11 @@ def test_wait(d: Decode) -> Run:
 
 @instruction("mbarrier.try_wait", blocking=True)
 def try_wait(d: Decode) -> Run:
-    """PTX ISA "mbarrier.try_wait": test_wait that may suspend the thread until the phase completes or a time limit is reached.
+    """PTX ISA "mbarrier.try_wait": test_wait that may suspend the thread until the phase completes or a time limit is
+    reached.
 
-    A warp none of whose lanes can go on is suspended until the barrier's phase ends. The time limit is reached only when nothing else can move
+    A warp none of whose lanes can go on is suspended until the barrier's phase ends. The time limit is reached only
+    when nothing else can move
     (under the adversarial schedule also at random): then the result is false.
     """
     out, look = completed(d)
