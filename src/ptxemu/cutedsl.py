@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import gc
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ class _Prepared:
 
 
 _prepared: weakref.WeakKeyDictionary[Any, _Prepared] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()  # a host module has one stack; a notebook may launch from several threads
 
 
 def ptx_of(compiled: Any) -> str:
@@ -250,9 +252,9 @@ def launch_record(
     compiled: Any, *args: Any, ptx: str | None = None, buffers: Iterable[Any] = (), **kwargs: Any
 ) -> list[Launch]:
     """What a call of the compiled object would launch, in order: shapes, shared memory and bytes of every parameter."""
-    prepared, _ = _prepare(compiled, ptx)
-    bound = arguments_of(compiled, args, kwargs, buffers)
-    return _record(prepared, bound)
+    with _lock:
+        prepared, _ = _prepare(compiled, ptx)
+        return _record(prepared, arguments_of(compiled, args, kwargs, buffers))
 
 
 def _record(prepared: _Prepared, bound: Arguments) -> list[Launch]:
@@ -279,9 +281,10 @@ def launch(
     ``runs`` lists them. Raises HostError for what cannot be launched and the errors of `ptxemu.errors` for what goes
     wrong in a kernel.
     """
-    prepared, module = _prepare(compiled, ptx)
-    bound = arguments_of(compiled, args, kwargs, buffers)
-    records = _record(prepared, bound)
+    with _lock:
+        prepared, module = _prepare(compiled, ptx)
+        bound = arguments_of(compiled, args, kwargs, buffers)
+        records = _record(prepared, bound)
     if not records:
         raise HostError(f"the host function {prepared.function!r} launched no kernel for these arguments")
     runs = []
