@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .cutedsl import launch
 
 __all__ = [
-    "BankConflicts", "Config", "DeadlockError", "EmulationError", "Event", "IllegalInstruction", "MemoryFault", "PtxSyntaxError", "RaceError", "Run",
-    "Trace", "UnsupportedInstruction", "launch", "run_ptx",
+    "BankConflicts", "Config", "DeadlockError", "EmulationError", "Event", "IllegalInstruction", "MemoryFault",
+    "PtxSyntaxError", "RaceError", "Run", "Trace", "UnsupportedInstruction", "launch", "run_ptx",
 ]  # fmt: skip
 
 

@@ -1,6 +1,8 @@
-"""Asynchronous units: TMA, the tensor core, bulk copies. They do their work later than the instruction that asked for it.
+"""Asynchronous units: TMA, the tensor core, bulk copies. They do their work later than the instruction that asked for
+        it.
 
-PTX ISA "Asynchronous operations", "async proxy". An operation reads its sources and writes its results when it *runs*. Operations of one queue
+PTX ISA "Asynchronous operations", "async proxy". An operation reads its sources and writes its results when it
+*runs*. Operations of one queue
 run in order (the MMAs of a CTA or CTA pair); all others in any order.
 """
 
@@ -26,8 +28,11 @@ NEVER = 1 << 62  # the adversarial schedule's "as late as allowed"
 
 @dataclass(slots=True, eq=False)
 class AsyncOp:
-    """Work for a unit. engine: "tma", "tensor", ...; cta: the resident CTA that asked; run: does the work; queue: operations of the same
-    (engine, queue) run in order, None: on its own; name and data: for events and deadlock reports; ins: the instruction that asked."""
+    """Work for a unit. engine: "tma", "tensor", ...; cta: the resident CTA that asked; run: does the work; queue:
+    operations of the same
+    (engine, queue) run in order, None: on its own; name and data: for events and deadlock reports; ins: the
+    instruction that asked.
+    """
 
     engine: str
     cta: int

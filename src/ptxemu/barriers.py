@@ -1,8 +1,10 @@
 """Barriers: mbarrier objects in shared memory, the named barriers of a CTA, the barrier of a cluster.
 
-PTX ISA "mbarrier", "bar", "barrier.cluster". An mbarrier is the 64-bit word in shared memory, as the ISA has it (opaque to the program):
+PTX ISA "mbarrier", "bar", "barrier.cluster". An mbarrier is the 64-bit word in shared memory, as the ISA has it
+(opaque to the program):
 
-    bits 0-19 pending arrivals | 20-39 expected arrivals | 40-61 tx-count + 2^21 | 63 parity of the current, incomplete phase
+    bits 0-19 pending arrivals | 20-39 expected arrivals | 40-61 tx-count + 2^21 | 63 parity of the current,
+    incomplete phase
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class Mbarriers:
         if (owner, offset) not in self.phases:
             near = sorted(o for c, o in self.phases if c == owner)
             raise IllegalInstruction(
-                f"no mbarrier at shared address {address:#x} of CTA {self.machine.cta_name(owner)}: it was not initialised (mbarrier.init) "
+                f"no mbarrier at shared address {address:#x} of CTA {self.machine.cta_name(owner)}: it was not "
+                f"initialised (mbarrier.init) "
                 f"or was invalidated; live ones: {', '.join(map(hex, near)) or 'none'}"
             )
         return owner, offset
@@ -62,6 +65,8 @@ class Mbarriers:
         self.words[owner, offset >> 3] = pack(count, count, 0, 0)
         self.phases[owner, offset] = 0
         self.machine.progress += 1
+        if self.machine.tracing:
+            self.mark(owner, offset, "init", count=count)
 
     def invalidate(self, cta: int, address: int) -> None:
         del self.phases[self.locate(cta, address)]
@@ -70,9 +75,11 @@ class Mbarriers:
         return int(self.words[owner, offset >> 3])
 
     def update(self, owner: int, offset: int, arrivals: int = 0, expect: int = 0, complete: int = 0) -> int:
-        """Raise the tx-count by `expect`, then lower it by `complete` and the pending count by `arrivals`; end the phase when both are zero.
+        """Raise the tx-count by `expect`, then lower it by `complete` and the pending count by `arrivals`; end the
+        phase when both are zero.
 
-        Returns the word as it was. IllegalInstruction when more arrive than the phase waits for, or a count leaves its range.
+        Returns the word as it was. IllegalInstruction when more arrive than the phase waits for, or a count leaves
+        its range.
         """
         m = self.machine
         before = self.word(owner, offset)
@@ -81,7 +88,8 @@ class Mbarriers:
         tx += expect - complete
         if pending < 0:
             raise IllegalInstruction(
-                f"mbarrier {offset:#x} of CTA {m.cta_name(owner)}: {arrivals} arrivals where only {pending + arrivals} were pending in phase "
+                f"mbarrier {offset:#x} of CTA {m.cta_name(owner)}: {arrivals} arrivals where only "
+                f"{pending + arrivals} were pending in phase "
                 f"{self.phases[owner, offset]} (tx-count {tx} bytes): the count given to mbarrier.init is {expected}"
             )
         if not -TX_BIAS // 2 < tx < TX_BIAS // 2:
@@ -89,17 +97,6 @@ class Mbarriers:
                 f"mbarrier {offset:#x} of CTA {m.cta_name(owner)}: the tx-count {tx} leaves its range of ±(2^20 - 1)"
             )
         m.progress += 1
-        if m.tracing and arrivals:
-            m.emit(
-                owner,
-                f"mbar:{offset:#x}",
-                "mark",
-                "arrive",
-                count=arrivals,
-                pending=pending,
-                tx=tx,
-                phase=self.phases[owner, offset],
-            )
         if pending == 0 and tx == 0 and (arrivals or complete or expect):
             self.words[owner, offset >> 3] = pack(expected, expected, 0, parity ^ 1)
             self.phases[owner, offset] += 1
@@ -132,7 +129,9 @@ class Mbarriers:
 
 @dataclass(slots=True)
 class NamedBarrier:
-    """One of the 16 barriers of a CTA. Arrivals count whole warps: 32 threads each, whatever lanes are active (PTX ISA "bar")."""
+    """One of the 16 barriers of a CTA. Arrivals count whole warps: 32 threads each, whatever lanes are active (PTX
+    ISA "bar").
+    """
 
     expected: int = 0  # threads; 0: nobody has come yet
     whole_cta: bool = False  # no count was given: every warp that has not exited
@@ -165,7 +164,8 @@ class NamedBarriers:
         expected = 32 * m.live_warps(cta) if count is None else count
         if b.arrived and not (whole and b.whole_cta) and expected != b.expected:
             raise IllegalInstruction(
-                f"barrier {number} of CTA {m.cta_name(cta)}: warp {warp} comes with a count of {expected} threads, warps {b.warps} wait with {b.expected}"
+                f"barrier {number} of CTA {m.cta_name(cta)}: warp {warp} comes with a count of {expected} "
+                f"threads, warps {b.warps} wait with {b.expected}"
             )
         b.expected, b.whole_cta = expected, whole
         b.arrived += 32

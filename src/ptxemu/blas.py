@@ -1,6 +1,7 @@
 """Keep NumPy's matrix multiplication on one thread while the emulator runs.
 
-One MMA is a small product. Handing it to several threads costs more than it gains, and very much more when other programs use the cores.
+One MMA is a small product. Handing it to several threads costs more than it gains, and very much more when other
+programs use the cores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 
 @functools.cache
 def _controls() -> tuple[Callable[[int], object], Callable[[], int]] | None:
-    """(set, get) of the number of threads of the OpenBLAS that NumPy's wheels bring along; None where it is another library."""
+    """(set, get) of the number of threads of the OpenBLAS that NumPy's wheels bring along; None where it is another
+    library.
+    """
     root = Path(np.__file__).parent
     places = [root.parent / "numpy.libs", root / ".dylibs", root.parent / "scipy_openblas64" / "lib"]
     for library in (x for place in places if place.is_dir() for x in place.glob("*openblas*")):

@@ -14,12 +14,14 @@ from .trace import Event, Trace
 class Config:
     """How to run a kernel.
 
-    schedule: "fair" (every warp gets its turn, units finish after a fixed delay) or "adversarial" (any order that the machine allows, by `seed`:
+    schedule: "fair" (every warp gets its turn, units finish after a fixed delay) or "adversarial" (any order that the
+    machine allows, by `seed`:
         warps run ahead or lag, asynchronous units finish as early or as late as they may, a try_wait may time out).
     seed: of the adversarial schedule; the same seed gives the same run.
     trace: collect events.
     bank_conflicts: count shared-memory wavefronts for each instruction.
-    max_resident_ctas: thread blocks on the machine at once (None: as many as fit in a memory budget). Clusters are never torn apart.
+    max_resident_ctas: thread blocks on the machine at once (None: as many as fit in a memory budget). Clusters are
+    never torn apart.
     progress: called as progress(finished CTAs, all CTAs).
     max_steps: limit on warp instructions, a guard against loops that never end.
     """
@@ -41,7 +43,9 @@ class Config:
 
 @dataclass(slots=True)
 class BankConflicts:
-    """Shared-memory traffic of one instruction: warp accesses, wavefronts they took, wavefronts they would take without conflicts."""
+    """Shared-memory traffic of one instruction: warp accesses, wavefronts they took, wavefronts they would take
+    without conflicts.
+    """
 
     instruction: str
     ptx_line: int

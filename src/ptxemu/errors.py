@@ -1,4 +1,5 @@
-"""What can go wrong in an emulated kernel. Every error names the PTX line and, with line info, the Python source line."""
+"""What can go wrong in an emulated kernel. Every error names the PTX line and, with line info, the Python source
+line."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ class UnsupportedInstruction(EmulationError):
 
 
 class IllegalInstruction(EmulationError):
-    """A rule of the architecture is broken: a barrier used before its init, a trap, lanes missing from an aligned instruction."""
+    """A rule of the architecture is broken: a barrier used before its init, a trap, lanes missing from an aligned
+    instruction.
+    """
 
 
 class MemoryFault(EmulationError):
@@ -29,7 +32,8 @@ class MemoryFault(EmulationError):
 
 
 class DeadlockError(EmulationError):
-    """Nothing can run and no asynchronous unit has work left. The message lists every waiting warp and what it waits for.
+    """Nothing can run and no asynchronous unit has work left. The message lists every waiting warp and what it waits
+    for.
 
     `waiting` holds the same list as data, one dict a warp.
     """

@@ -1,11 +1,15 @@
 """IKET: the ranges that the author of a CuTe-DSL kernel marked, found in the PTX.
 
-With the compile option "iket" each mark stores a time stamp with an event number, and perhaps a payload, to a doorbell in the system's part of
-shared memory, and then executes `pmevent.mask number`. Tables in the module's `__iket_*` variables tell what the numbers mean. All
+With the compile option "iket" each mark stores a time stamp with an event number, and perhaps a payload, to a
+doorbell in the system's part of
+shared memory, and then executes `pmevent.mask number`. Tables in the module's `__iket_*` variables tell what the
+numbers mean. All
 fields are little-endian 32-bit words:
 
-    __iket_meta_info:          word 2 bits of an event number, word 3 the number that ends the innermost range, word 4 the doorbell's offset
-    __iket_evt_decl_*_attrs:   word 1 number, word 3 payload type (0: none), word 4 whether it opens a range, word 6 length of the name, then the name
+    __iket_meta_info:          word 2 bits of an event number, word 3 the number that ends the innermost range, word 4
+    the doorbell's offset
+    __iket_evt_decl_*_attrs:   word 1 number, word 3 payload type (0: none), word 4 whether it opens a range, word 6
+    length of the name, then the name
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ POISON = 0xFF  # what uninitialised shared memory and TMEM hold: NaN as bf16, fp
 
 @dataclass(slots=True, frozen=True)
 class Thread:
-    """An active lane: resident CTA, warp in the CTA, lane, and the index of its element in a register array of the bundle."""
+    """An active lane: resident CTA, warp in the CTA, lane, and the index of its element in a register array of the
+    bundle.
+    """
 
     cta: int
     warp: int
@@ -47,9 +49,11 @@ class Thread:
 
 
 class Warps(View):
-    """A bundle of warps at one PC: warps [first, end) of each of some resident CTAs. Register arrays have `shape` = (warps, CTAs, 32).
+    """A bundle of warps at one PC: warps [first, end) of each of some resident CTAs. Register arrays have `shape` =
+    (warps, CTAs, 32).
 
-    Read `w.u32[slot]`, write `w.to.u32[slot]`. `mask` is None when every lane is active. `twin` is the same bundle with a mask, whose
+    Read `w.u32[slot]`, write `w.to.u32[slot]`. `mask` is None when every lane is active. `twin` is the same bundle
+    with a mask, whose
     writes go to scratch first.
     """
 
@@ -117,7 +121,7 @@ class Warps(View):
     def each_warp(self) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """Every warp with an active lane: (resident CTA, warp in the CTA, index)."""
         w0, _, c0, _, step = self.key
-        some = None if self.mask is None else self.mask.any(-1)
+        some = None if self.mask is None else np.asarray(self.mask.any(-1))
         for i in range(self.shape[0]):
             for j in range(self.shape[1]):
                 if some is None or some[i, j]:
@@ -147,19 +151,24 @@ class Machine:
         self.progress = 0  # grows with every change that another warp could be waiting for
         self.expired: set[tuple[int, int]] = set()  # (cta, warp) whose try_wait has reached its time limit
         self.polling = False  # an instruction looked at a state that somebody else has to change
+        self.used = False
         self._bundles: dict[RectKey, Warps] = {}
         self._tmem: np.ndarray | None = None
 
     def start(self, first: int) -> None:
         """Fresh CTAs, numbers first, first + 1, ... of the launch order, at the first instruction."""
+        fresh, self.used = not self.used, True
         self.order = self.launch.order[first : first + self.ctas]
         rng = random.Random(f"{self.config.seed}/{first}") if self.config.schedule == "adversarial" else None
         noise = None if rng is None else np.random.default_rng(rng.getrandbits(64))
         for raw in self.files.raw.values():
             if noise is None:
-                raw.fill(0)
+                if not fresh:  # new arrays are zero already, and take no memory before they are used
+                    raw.fill(0)
             else:  # nobody may rely on what a register holds before it is written
-                raw[...] = noise.integers(0, 2, raw.shape) if raw.dtype == np.bool_ else noise.integers(0, 1 << 8 * raw.itemsize, raw.shape[0], raw.dtype).reshape(-1, *[1] * (raw.ndim - 1))  # fmt: skip
+                wide = raw.reshape(raw.shape[0], -1)
+                junk = noise.integers(0, 256, (raw.shape[0], raw.itemsize), np.uint8)
+                wide[...] = junk % 2 if raw.dtype == np.bool_ else junk.view(raw.dtype)
         self.shared.reset(POISON)
         if self._tmem is not None:
             self._tmem.fill(0xFFFFFFFF)
@@ -269,7 +278,9 @@ class Machine:
                 target[...] = self.symbol(what[0], what[1]).astype(target.dtype)
 
     def special(self, name: str) -> np.ndarray:
-        """The value of a special register for every thread, broadcastable to [warp, CTA, lane] (PTX ISA "Special Registers")."""
+        """The value of a special register for every thread, broadcastable to [warp, CTA, lane] (PTX ISA "Special
+        Registers").
+        """
         launch = self.launch
         lane = np.arange(32).reshape(1, 1, 32)
         warp = np.arange(self.warps_per_cta).reshape(-1, 1, 1)
@@ -323,9 +334,8 @@ class Machine:
         one = np.uint64(1) << lane.astype(np.uint64)
         below = one - np.uint64(1)
         full = np.uint64(0xFFFFFFFF)
-        return {
-            "lanemask_eq": one, "lanemask_le": one | below, "lanemask_lt": below, "lanemask_ge": full ^ below, "lanemask_gt": full ^ (one | below)
-        }[name]  # fmt: skip
+        masks = {"eq": one, "le": one | below, "lt": below, "ge": full ^ below, "gt": full ^ (one | below)}
+        return masks[name.removeprefix("lanemask_")]
 
     def symbol(self, name: str, offset: int) -> np.ndarray:
         """The address of a variable or parameter, for every CTA."""
@@ -381,8 +391,10 @@ def launch_module(
 ) -> Run:
     """Run a kernel.
 
-    grid, block, cluster: up to three dimensions. shared: bytes of dynamic shared memory. params: the bytes of every parameter.
-    allocations: the global memory that the kernel may touch. keep: objects that own that memory. Raises the errors of errors.py.
+    grid, block, cluster: up to three dimensions. shared: bytes of dynamic shared memory. params: the bytes of every
+    parameter.
+    allocations: the global memory that the kernel may touch. keep: objects that own that memory. Raises the errors of
+    errors.py.
     """
     began = time.perf_counter()
     config = config or Config()
@@ -415,8 +427,13 @@ def launch_module(
                 machine = Machine(launch, ctas)
             machine.start(first)
             machine.scheduler.run(first, total)
+            for state in machine.cta_state:
+                for check in state.get("at exit", ()):
+                    check()
             run.ticks = machine.tick
-    run.events.sort(key=lambda e: e.t)  # the bundles of a round take their turns one after another, but at the same time
+    run.events.sort(
+        key=lambda e: e.t
+    )  # the bundles of a round take their turns one after another, but at the same time
     run.instructions = _count(program)
     run.seconds = time.perf_counter() - began
     return run

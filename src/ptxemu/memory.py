@@ -1,7 +1,10 @@
-"""The memories: global (the host process's own), shared (one array for all resident CTAs), local, and the generic windows onto them.
+"""The memories: global (the host process's own), shared (one array for all resident CTAs), local, and the generic
+        windows onto them.
 
-PTX ISA "State Spaces", "Generic Addressing". Global addresses are host addresses: nothing is copied, but only registered allocations may be
-touched. A shared-space address is `(rank of the CTA in its cluster << 24) | offset`, so that the shared::cta window lies within the
+PTX ISA "State Spaces", "Generic Addressing". Global addresses are host addresses: nothing is copied, but only
+registered allocations may be
+touched. A shared-space address is `(rank of the CTA in its cluster << 24) | offset`, so that the shared::cta window
+lies within the
 shared::cluster window; the first 1024 bytes of each CTA are the system's, as on the hardware.
 """
 
@@ -51,7 +54,7 @@ class Allocation:
         if found is None:
             start = self.address & -nbytes
             count = -(-(self.end - start) // nbytes)
-            buffer = (ctypes.c_uint8 * (count * nbytes)).from_address(start)
+            buffer = memoryview((ctypes.c_uint8 * (count * nbytes)).from_address(start))
             found = self._rows[nbytes] = np.frombuffer(buffer, np.uint8).reshape(count, nbytes)
         return found
 
@@ -103,7 +106,9 @@ class GlobalMemory:
     def view(
         self, address: int, nbytes: int, dtype: Any = np.uint8, write: bool = False, what: str = "access"
     ) -> np.ndarray:
-        """A 1-D view of global memory. MemoryFault outside of every allocation, in a read-only one (write), or misaligned for dtype."""
+        """A 1-D view of global memory. MemoryFault outside of every allocation, in a read-only one (write), or
+        misaligned for dtype.
+        """
         a = self.find(address, nbytes)
         if write and not a.writable:
             raise MemoryFault(f"{what}: write to {a.name}, which is read-only")
@@ -114,7 +119,9 @@ class GlobalMemory:
 
 
 class SharedMemory:
-    """Shared memory of all resident CTAs: `bytes` is uint8 [CTA, offset], offsets from 0 (the first 1024 are the system's)."""
+    """Shared memory of all resident CTAs: `bytes` is uint8 [CTA, offset], offsets from 0 (the first 1024 are the
+    system's).
+    """
 
     def __init__(self, ctas: int, size: int, cluster_size: int) -> None:
         self.size = SHARED_RESERVED + -(-size // 16) * 16
@@ -133,7 +140,9 @@ class SharedMemory:
         return found
 
     def locate(self, cta: int, address: int) -> tuple[int, int]:
-        """A shared-space address as resident CTA `cta` sees it -> (owning resident CTA, byte offset). MemoryFault if it is nobody's."""
+        """A shared-space address as resident CTA `cta` sees it -> (owning resident CTA, byte offset). MemoryFault if
+        it is nobody's.
+        """
         rank, offset = address >> SHARED_RANK_SHIFT, address & (1 << SHARED_RANK_SHIFT) - 1
         if rank >= self.cluster_size or not SHARED_RESERVED <= offset < self.size:
             raise MemoryFault(self.outside(address))
@@ -151,6 +160,7 @@ class SharedMemory:
         """A 1-D view of a CTA's shared memory at a byte offset (as `locate` gives it)."""
         if offset < SHARED_RESERVED or offset + nbytes > self.size:
             raise MemoryFault(
-                f"shared bytes [{offset:#x}, {offset + nbytes:#x}) reach outside of a CTA's shared memory, which ends at {self.size:#x}"
+                f"shared bytes [{offset:#x}, {offset + nbytes:#x}) reach outside of a CTA's shared memory, which "
+                f"ends at {self.size:#x}"
             )
         return self.bytes[cta, offset : offset + nbytes].view(dtype)

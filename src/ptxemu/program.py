@@ -55,7 +55,9 @@ class Block:
 
 @dataclass(slots=True)
 class Program:
-    """A decoded entry. `slots`: registers by width, with the constant ones; `constants`: what those hold, filled in at launch."""
+    """A decoded entry. `slots`: registers by width, with the constant ones; `constants`: what those hold, filled in
+    at launch.
+    """
 
     module: ptx.Module
     entry: ptx.Entry

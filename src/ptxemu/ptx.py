@@ -1,7 +1,9 @@
 """PTX text -> `Module`: globals, entries, and instructions whose names are resolved.
 
-PTX ISA, chapters "Syntax" and "Directives". Registers and labels live in `{ }` scopes: the inline assembly of a compiler declares its own
-`P1` or `DONE` again and again, and each is a thing of its own. A register is resolved to a *slot* in the register file of its width, a
+PTX ISA, chapters "Syntax" and "Directives". Registers and labels live in `{ }` scopes: the inline assembly of a
+compiler declares its own
+`P1` or `DONE` again and again, and each is a thing of its own. A register is resolved to a *slot* in the register
+file of its width, a
 label to the index of the instruction behind it; from here on nothing looks at names again.
 """
 
@@ -16,7 +18,8 @@ from pathlib import PurePath
 
 from .errors import PtxSyntaxError
 
-# ---------------------------------------------------------------------------------------------------------------- operands
+# ----------------------------------------------------------------------------------------------------------------
+# operands
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +109,8 @@ class Group:
 
 Operand = Reg | Imm | Special | Sym | Label | Not | Pair | Vec | Sink | Addr | Group
 
-# ---------------------------------------------------------------------------------------------------- instructions, module
+# ---------------------------------------------------------------------------------------------------- instructions,
+# module
 
 
 @dataclass(slots=True, frozen=True)
@@ -143,7 +147,9 @@ class Instr:
 
 @dataclass(slots=True)
 class Variable:
-    """A declared variable: space "global", "const", "shared", "local" or "param"; `size` in bytes (0: extern, sized at launch)."""
+    """A declared variable: space "global", "const", "shared", "local" or "param"; `size` in bytes (0: extern, sized
+    at launch).
+    """
 
     name: str
     space: str
@@ -205,11 +211,16 @@ class Module:
 
 
 TYPE_BITS = {
-    "pred": 1, "b8": 8, "u8": 8, "s8": 8, "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16, "b32": 32, "u32": 32, "s32": 32, "f32": 32,
-    "f16x2": 32, "bf16x2": 32, "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64, "b128": 128,
+    "pred": 1,
+    "b8": 8, "u8": 8, "s8": 8,
+    "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16,
+    "b32": 32, "u32": 32, "s32": 32, "f32": 32, "f16x2": 32, "bf16x2": 32,
+    "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64,
+    "b128": 128,
 }  # fmt: skip
 
-# ---------------------------------------------------------------------------------------------------------------- parsing
+# ----------------------------------------------------------------------------------------------------------------
+# parsing
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _SPACE = re.compile(r"\s*")
@@ -345,10 +356,9 @@ class _Parser:
             if not item:
                 continue
             if m := re.match(r"(?:generic\()?([A-Za-z_$][\w$]*)\)?(?:\s*\+\s*(\d+))?$", item):
-                if not re.match(r"0[fFdDxX]", item):
-                    refs.append((len(out), m[1], int(m[2] or 0)))
-                    out += bytes(size)
-                    continue
+                refs.append((len(out), m[1], int(m[2] or 0)))
+                out += bytes(size)
+                continue
             literal = _literal(item)
             if literal is None:
                 raise self.error(f"cannot read the initial value {item!r}", at)
@@ -510,7 +520,7 @@ class _Parser:
             if guard is None or guard.bits != 1:
                 raise self.error(f"{guard_name} is no predicate", at)
         branch = opcode == "bra" or opcode.startswith("bra.")
-        operands = []
+        operands: list[Operand] = []
         for item in _split(rest):
             if branch:
                 label = Label(item)
@@ -622,6 +632,6 @@ def _literal(text: str) -> Imm | None:
         raw = int(text[2:], 16)
         return Imm("f64", struct.unpack("<d", raw.to_bytes(8, "little"))[0], raw)
     if _FLOAT.match(text):
-        value = float(text)
-        return Imm("f64", value, int.from_bytes(struct.pack("<d", value), "little"))
+        number = float(text)
+        return Imm("f64", number, int.from_bytes(struct.pack("<d", number), "little"))
     return None

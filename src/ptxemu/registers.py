@@ -1,7 +1,9 @@
 """Register files as structures of arrays: register r of every resident warp is one NumPy array.
 
-A file holds all registers of one width, indexed [slot, warp in CTA, resident CTA, lane]. A bundle of warps is a rectangle of the two middle axes, so
-that each of its registers is a plain view and one NumPy call serves every warp of the bundle. Views are made when first used and kept.
+A file holds all registers of one width, indexed [slot, warp in CTA, resident CTA, lane]. A bundle of warps is a
+rectangle of the two middle axes, so
+that each of its registers is a plain view and one NumPy call serves every warp of the bundle. Views are made when
+first used and kept.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ Rect = tuple[slice, slice]
 
 _DTYPES: dict[int, Any] = {1: np.bool_, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
-# view name -> (bits of the file, dtype, form): "plain" [.., 32]; "pair" [.., 32, 2]; "lo"/"hi" every other element, [.., 32]
+# view name -> (bits of the file, dtype, form): "plain" [.., 32]; "pair" [.., 32, 2]; "lo"/"hi" every other element,
+# [.., 32]
 FORMS: dict[str, tuple[int, Any, str]] = {
     "pred": (1, np.bool_, "plain"),
     "u16": (16, np.uint16, "plain"),
@@ -93,7 +96,9 @@ class ScratchViews(dict):
 
 
 class View:
-    """The typed names under which the registers of a bundle are read or written: `view.u32[slot]`, `view.f32x2[slot]` ..."""
+    """The typed names under which the registers of a bundle are read or written: `view.u32[slot]`, `view.f32x2[slot]`
+    ...
+    """
 
     __slots__ = tuple(FORMS)
 

@@ -28,10 +28,12 @@ def run_ptx(
 ) -> Run:
     """Run a kernel of a PTX module.
 
-    args, one for each parameter: an array passes the address of its buffer, which the kernel may then read and write (read-only arrays only read);
+    args, one for each parameter: an array passes the address of its buffer, which the kernel may then read and write
+    (read-only arrays only read);
     ints and floats are packed to the parameter's size; bytes are taken as they are.
     grid, block, cluster: up to three dimensions. shared: bytes of dynamic shared memory.
-    Raises ValueError for arguments that do not fit the kernel, and the errors of ptxemu.errors for what the kernel does.
+    Raises ValueError for arguments that do not fit the kernel, and the errors of ptxemu.errors for what the kernel
+    does.
     """
     module = _modules.get(text)
     if module is None:

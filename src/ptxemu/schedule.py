@@ -1,7 +1,10 @@
-"""Who runs next: bundles of warps, their divergence and reconvergence, waiting, waking, and the report when nothing can move any more.
+"""Who runs next: bundles of warps, their divergence and reconvergence, waiting, waking, and the report when nothing
+        can move any more.
 
-A *bundle* is a rectangle of warps (some warps of some CTAs) that stand at the same place. A warp whose lanes have parted keeps a PC for each lane
-(`Machine.lane_pc`); the fragment with the lowest PC runs first, which brings the lanes together again where their paths meet. PTX leaves the
+A *bundle* is a rectangle of warps (some warps of some CTAs) that stand at the same place. A warp whose lanes have
+parted keeps a PC for each lane
+(`Machine.lane_pc`); the fragment with the lowest PC runs first, which brings the lanes together again where their
+paths meet. PTX leaves the
 order of warps open; two schedules use that freedom: "fair" and "adversarial" (see config.Config).
 """
 
@@ -28,7 +31,8 @@ SPIN_LIMIT = 256  # ticks in which every runnable warp only polled before that c
 class Wait:
     """Why warps stand still. key: what `Machine.wake` gets. retry: run the instruction again then, or go on behind it.
 
-    timeout: a try_wait, which may give up. data: for the "wait" events. info: the state of what it waits for, for the deadlock report.
+    timeout: a try_wait, which may give up. data: for the "wait" events. info: the state of what it waits for, for the
+    deadlock report.
     """
 
     key: Hashable
@@ -49,7 +53,9 @@ class Blocked:
 
 
 class Bundle:
-    """Warps that stand at the same place. `pcs`: where their lanes are (one PC unless they have parted); `held`: PCs that cannot go on."""
+    """Warps that stand at the same place. `pcs`: where their lanes are (one PC unless they have parted); `held`: PCs
+    that cannot go on.
+    """
 
     __slots__ = ("divergent", "held", "pcs", "polled", "queued", "running", "warps")
 
@@ -72,7 +78,9 @@ class Bundle:
 
 
 def rectangles(member: np.ndarray) -> list[RectKey]:
-    """Cut a set of warps (bool [warp, CTA]) into rectangles: runs of warps with the same CTAs, those in arithmetic progressions."""
+    """Cut a set of warps (bool [warp, CTA]) into rectangles: runs of warps with the same CTAs, those in arithmetic
+    progressions.
+    """
     keys = []
     rows = np.flatnonzero(member.any(1))
     i = 0
@@ -223,14 +231,19 @@ class Scheduler:
         if self.steps > m.config.max_steps:
             where = next((self.program.ops[b.pc].ins.where for b in self.ready if b.pc is not None), "")
             raise EmulationError(
-                f"more than max_steps = {m.config.max_steps} warp instructions: an endless loop, or raise Config.max_steps",
+                (
+                    f"more than max_steps = {m.config.max_steps} warp instructions: an endless loop, or raise "
+                    f"Config.max_steps"
+                ),
                 where,
             )
 
     # ---- a turn
 
     def turn(self, b: Bundle, budget: int) -> None:
-        """Run one bundle until it waits, splits, exits, or its budget of instructions is used up. It is put back by whoever it belongs to."""
+        """Run one bundle until it waits, splits, exits, or its budget of instructions is used up. It is put back by
+        whoever it belongs to.
+        """
         m, program = self.machine, self.program
         current: Bundle | None = b
         whole = budget
@@ -266,11 +279,13 @@ class Scheduler:
                 return
 
     def _execute(self, b: Bundle, w: Warps, block: Block) -> Bundle | None:
-        """Run a block. Returns the bundle to go on with, or None when what is left of it is queued, waits or is done."""
+        """Run a block. Returns the bundle to go on with, or None when what is left of it is queued, waits or is
+        done.
+        """
         runs = block.masked if b.divergent else block.full
         run = None
         try:
-            for run in runs:  # noqa: B007
+            for run in runs:
                 run(w)
             run = None
             last = block.last
@@ -278,8 +293,10 @@ class Scheduler:
                 return self.advance(b, w, block.end)
             if last.kind == "branch":
                 return self.branch(b, w, last, block.end)
-            if last.converge and b.divergent and not self.converged(b, w, block.end):
-                return b
+            if last.converge and b.divergent:
+                missing = self.missing(w, block.end)
+                if missing.any():
+                    return self.gather(b, w, block.end, missing)
             blocked = (last.masked if b.divergent else last.full)(w)
             if blocked:
                 return self.block(b, w, block.end, blocked)
@@ -347,7 +364,9 @@ class Scheduler:
         return self.regroup(b, [p for p in b.pcs if p != old] + [here + 1, op.target])
 
     def regroup(self, b: Bundle, candidates: Iterable[int]) -> Bundle | None:
-        """Lanes have moved: sort the warps of `b` by where their lanes now are. One group left: go on with it; several: queue them."""
+        """Lanes have moved: sort the warps of `b` by where their lanes now are. One group left: go on with it;
+        several: queue them.
+        """
         lanes = b.warps.lane_pc
         places = sorted(set(candidates) - {EXITED})
         code = np.zeros(b.warps.shape[:2], np.int64)
@@ -399,24 +418,32 @@ class Scheduler:
         b.pcs = ()
         return out
 
-    def converged(self, b: Bundle, w: Warps, pc: int) -> bool:
-        """Are all lanes that this instruction needs here? If not, hold the fragment until the others come (or exit)."""
+    def missing(self, w: Warps, pc: int) -> np.ndarray:
+        """The lanes that the instruction at `pc` needs and that are not here: all that live, or its membermask's.
+
+        A membermask may name fewer lanes than stand here; the instruction checks that itself.
+        """
         assert w.mask is not None
-        live = w.lane_pc != EXITED
+        needed = w.lane_pc != EXITED
         members = self.program.ops[pc].members
-        needed = live if members is None else live & (((w.u32[members] >> np.arange(32, dtype=np.uint32)) & 1) != 0)
-        missing = needed & ~w.mask
-        # A membermask may name fewer lanes than stand here; the instruction checks that itself.
-        if not missing.any():
-            return True
-        start = b.running
-        if start != pc:  # what stood before it in the block has been executed
-            np.copyto(w.lane_pc, pc, where=w.mask)
-            b.pcs = tuple(sorted({pc, *b.pcs} - {start}))
+        if members is not None:
+            needed &= ((w.u32[members] >> np.arange(32, dtype=np.uint32)) & 1) != 0
+        return np.asarray(needed & ~w.mask)
+
+    def gather(self, b: Bundle, w: Warps, pc: int, missing: np.ndarray) -> Bundle | None:
+        """Hold the running lanes at `pc` until the missing ones come (or exit)."""
+        self.program.block(pc).warps -= w.count  # the instruction will be counted when it runs
+        if b.running != pc:  # what stood before it in the block is done: go to it, and see who is there already
+            return self.advance(b, w, pc)
+        code = np.asarray(missing.any(-1)).astype(np.int64)
+        if not code.all():  # some of the warps are complete
+            for part in self.part(b, code, {0: (b.pcs, True), 1: (b.pcs, True)}):
+                self.put(part)
+            return None
         ins = self.program.ops[pc].ins
         b.held[pc] = Wait("converge", f"{ins.opcode} waits for the other lanes of its warp")
         self.waiting.setdefault("converge", []).append(b)
-        return False
+        return b
 
     def block(self, b: Bundle, w: Warps, pc: int, blocked: list[Blocked]) -> Bundle | None:
         """Some warps of `b` wait at the instruction at `pc`; the others go on."""
@@ -567,9 +594,8 @@ class Scheduler:
                 at = pc if wait.retry or wait.key == "converge" else pc - 1
                 self._report(b, at, wait.text, wait.data, wait.info() if wait.info else {}, waiting, lines)
         for b in spinning:
-            pc = b.pc
-            assert pc is not None
-            self._report(b, pc, "polls in a loop", {}, {}, waiting, lines)
+            if b.pc is not None:
+                self._report(b, b.pc, "polls in a loop", {}, {}, waiting, lines)
         running = sum(b.warps.count for b in self.ready) - sum(b.warps.count for b in spinning)
         tail = [f"  {running} more warps run"] if running else []
         exited = int((~m.live).sum())
@@ -607,11 +633,14 @@ class Scheduler:
 
 
 def check_members(w: Warps, members: np.ndarray, opcode: str) -> None:
-    """Every active lane must be named in the membermask (PTX ISA, the .sync instructions). IllegalInstruction otherwise."""
+    """Every active lane must be named in the membermask (PTX ISA, the .sync instructions). IllegalInstruction
+    otherwise.
+    """
     named = (members >> np.arange(32, dtype=np.uint32)) & 1
     bad = w.active() & (named == 0)
     if bad.any():
         t = next(t for t in w.threads() if bad[t.at])
         raise IllegalInstruction(
-            f"{opcode}: lane {t.lane} of warp {t.warp} executes it, but the membermask {int(members[t.at]):#x} leaves it out"
+            f"{opcode}: lane {t.lane} of warp {t.warp} executes it, but the membermask "
+            f"{int(members[t.at]):#x} leaves it out"
         )

@@ -1,4 +1,5 @@
-"""Try a few lines of PTX: registers in, registers out. For tests, and for anyone who wants to see what an instruction does."""
+"""Try a few lines of PTX: registers in, registers out. For tests, and for anyone who wants to see what an instruction
+does."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def run_lines(
     """Run `body` in one CTA, one thread for each element of the inputs.
 
     inputs: name -> 1-D array; thread i finds element i in register %name (16, 32 or 64 bits wide; bool: a predicate).
-    outputs: name -> dtype; what register %name holds at the end, for every thread. declare: more declarations for the kernel.
+    outputs: name -> dtype; what register %name holds at the end, for every thread. declare: more declarations for the
+    kernel.
     threads: of the CTA, where there are no inputs to count (default 32).
     """
     inputs, outputs = dict(inputs or {}), dict(outputs or {})

@@ -11,9 +11,11 @@ from typing import Any, Literal
 class Event:
     """Something that happened in one CTA.
 
-    t: when, in the trace's unit. cta: linear index in the grid. row: "warp0", or a unit: "tma", "tensor", "mbar:<offset>".
+    t: when, in the trace's unit. cta: linear index in the grid. row: "warp0", or a unit: "tma", "tensor",
+    "mbar:<offset>".
     kind: "begin" and "end" pair up as a stack for each (cta, row, name); "mark" is a point.
-    name: an IKET range of the kernel's author, or "TMA load", "MMA", "wait", "arrive", "phase" ... data: what belongs to it.
+    name: an IKET range of the kernel's author, or "TMA load", "MMA", "wait", "arrive", "phase" ... data: what belongs
+    to it.
     """
 
     t: float

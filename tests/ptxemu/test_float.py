@@ -52,13 +52,31 @@ def f32(bits: int) -> float:
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
-SPECIAL32 = [0, 1 << 31, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x80800000, 0x3F800000, 0xBF800000, 0x3F800001, 0x7F7FFFFF, 0xFF7FFFFF, 0x4B800000]
+SPECIAL32 = [
+    0,
+    1 << 31,
+    1,
+    0x80000001,
+    0x007FFFFF,
+    0x00800000,
+    0x80800000,
+    0x3F800000,
+    0xBF800000,
+    0x3F800001,
+    0x7F7FFFFF,
+    0xFF7FFFFF,
+    0x4B800000,
+]
 INFINITE32 = [0x7F800000, 0xFF800000, 0x7FC00000, 0xFFFFFFFF, 0x7F800001]
 anything = st.one_of(st.sampled_from(SPECIAL32 + INFINITE32), st.integers(0, 0xFFFFFFFF))
 # Numbers of like size, where sums cancel and round: exponents close together.
-near = st.builds(lambda s, e, m: s << 31 | e << 23 | m, st.integers(0, 1), st.integers(110, 140), st.integers(0, 0x7FFFFF))
+near = st.builds(
+    lambda s, e, m: s << 31 | e << 23 | m, st.integers(0, 1), st.integers(110, 140), st.integers(0, 0x7FFFFF)
+)
 tiny = st.builds(lambda s, e, m: s << 31 | e << 23 | m, st.integers(0, 1), st.integers(0, 30), st.integers(0, 0x7FFFFF))
-middle = st.builds(lambda s, e, m: s << 31 | e << 23 | m, st.integers(0, 1), st.integers(60, 70), st.integers(0, 0x7FFFFF))
+middle = st.builds(
+    lambda s, e, m: s << 31 | e << 23 | m, st.integers(0, 1), st.integers(60, 70), st.integers(0, 0x7FFFFF)
+)
 value = st.one_of(anything, near, tiny, middle)
 
 
@@ -138,7 +156,10 @@ def test_fma_is_not_two_roundings_of_float64():
 @given(data=st.data())
 def test_packed_f32x2_is_two_f32(mode, data):
     args = [column(data.draw) for _ in range(6)]
-    packs = [np.array(lo, np.uint64) | np.array(hi, np.uint64) << np.uint64(32) for lo, hi in zip(args[:3], args[3:], strict=True)]
+    packs = [
+        np.array(lo, np.uint64) | np.array(hi, np.uint64) << np.uint64(32)
+        for lo, hi in zip(args[:3], args[3:], strict=True)
+    ]
     inputs = dict(zip("abc", packs, strict=True))
     lines = f"fma.{mode}.ftz.f32x2 %f, %a, %b, %c; add.{mode}.f32x2 %s, %a, %b; mul.{mode}.f32x2 %m, %a, %b;"
     out = run_lines(lines, inputs, dict.fromkeys("fsm", np.uint64))
@@ -165,12 +186,14 @@ def test_half_precision(kind, data):
     for i in range(64):
         x, y, z = (half_value(c[i], kind) for c in args)
         for name, exact in (
-            ("s", lambda: Fraction(x) + Fraction(y)), ("m", lambda: Fraction(x) * Fraction(y)),
-            ("f", lambda: Fraction(x) * Fraction(y) + Fraction(z)), ("t", lambda: Fraction(x) - Fraction(y)),
-        ):  # fmt: skip
+            ("s", lambda x, y, z: Fraction(x) + Fraction(y)),
+            ("m", lambda x, y, z: Fraction(x) * Fraction(y)),
+            ("f", lambda x, y, z: Fraction(x) * Fraction(y) + Fraction(z)),
+            ("t", lambda x, y, z: Fraction(x) - Fraction(y)),
+        ):
             got = half_value(int(out[name][i]), kind)
             if all(map(math.isfinite, (x, y, z) if name == "f" else (x, y))):
-                want = round_to(exact(), kind, "rn")
+                want = round_to(exact(x, y, z), kind, "rn")
                 assert got == want, (name, x, y, z, got, want)
             elif name == "s":
                 want = x + y
@@ -254,9 +277,18 @@ def test_setp_integer_forms(data):
     a, b = (np.array(column(data.draw, st.integers(0, 0xFFFFFFFF)), np.uint32) for _ in range(2))
     b[::3] = a[::3]
     q = np.array(data.draw(st.lists(st.booleans(), min_size=64, max_size=64)))
-    lines = """.reg .pred %x; setp.lt.s32 %s, %a, %b; setp.hi.u32 %u, %a, %b; setp.ge.and.s32 %g|%h, %a, %b, %q; setp.eq.xor.b32 %e, %a, %b, !%q;
+    lines = """.reg .pred %x; setp.lt.s32 %s, %a, %b; setp.hi.u32 %u, %a, %b; setp.ge.and.s32 %g|%h, %a, %b, %q;
+        setp.eq.xor.b32 %e, %a, %b, !%q;
                set.le.u32.u32 %i, %a, %b; set.gt.f32.s32 %f, %a, %b;"""
-    outputs = {"s": np.bool_, "u": np.bool_, "g": np.bool_, "h": np.bool_, "e": np.bool_, "i": np.uint32, "f": np.float32}
+    outputs = {
+        "s": np.bool_,
+        "u": np.bool_,
+        "g": np.bool_,
+        "h": np.bool_,
+        "e": np.bool_,
+        "i": np.uint32,
+        "f": np.float32,
+    }
     out = run_lines(lines, {"a": a, "b": b, "q": q}, outputs)
     sa, sb = a.view(np.int32), b.view(np.int32)
     assert np.array_equal(out["s"], sa < sb)
@@ -291,7 +323,10 @@ def test_approximations(opcode):
 
 def test_special_values_of_functions():
     x = np.array([-np.inf, np.inf, -0.0, 0.0, 1.0, np.nan, 1e-40], np.float32)
-    lines = "ex2.approx.ftz.f32 %e, %a; rcp.approx.ftz.f32 %r, %a; lg2.approx.ftz.f32 %l, %a; rsqrt.approx.ftz.f32 %q, %a; rcp.rn.f32 %n, %a;"
+    lines = (
+        "ex2.approx.ftz.f32 %e, %a; rcp.approx.ftz.f32 %r, %a; lg2.approx.ftz.f32 %l, %a; "
+        "rsqrt.approx.ftz.f32 %q, %a; rcp.rn.f32 %n, %a;"
+    )
     out = run_lines(lines, {"a": x}, dict.fromkeys("erlqn", np.float32))
     assert out["e"].tolist()[:5] == [0.0, np.inf, 1.0, 1.0, 2.0] and out["e"][6] == 1.0
     assert out["r"].tolist()[:5] == [-0.0, 0.0, -np.inf, np.inf, 1.0] and out["r"][6] == np.inf
@@ -320,7 +355,10 @@ def test_div_and_rcp_round(mode, data):
 @given(data=st.data())
 def test_signs_copysign_saturate(data):
     a, b = (np.array(column(data.draw), np.uint32) for _ in range(2))
-    lines = "neg.f32 %n, %a; abs.f32 %m, %a; copysign.f32 %c, %a, %b; neg.bf16x2 %h, %a; add.sat.f32 %s, %a, %b; abs.ftz.f32 %z, %a;"
+    lines = (
+        "neg.f32 %n, %a; abs.f32 %m, %a; copysign.f32 %c, %a, %b; neg.bf16x2 %h, %a; "
+        "add.sat.f32 %s, %a, %b; abs.ftz.f32 %z, %a;"
+    )
     out = run_lines(lines, {"a": a, "b": b}, dict.fromkeys("nmchsz", np.uint32))
     assert np.array_equal(out["n"], a ^ 0x80000000)
     assert np.array_equal(out["m"], a & 0x7FFFFFFF)

@@ -12,7 +12,8 @@ def words(*values, name=b""):
 
 DECLARE = f"""
 .visible .global .align 1 .b8 __iket_evt_decl_compute_2_attrs[60] = {{{words(60, 2, 3, 5, 1, 77, 7, name=b"compute")}}};
-.visible .global .align 1 .b8 __iket_evt_decl_load_phase_1_attrs[60] = {{{words(60, 1, 3, 0, 1, 78, 10, name=b"load phase")}}};
+.visible .global .align 1 .b8 __iket_evt_decl_load_phase_1_attrs[60] =
+{{{words(60, 1, 3, 0, 1, 78, 10, name=b"load phase")}}};
 .visible .global .align 1 .b8 __iket_evt_decl_here_3_attrs[60] = {{{words(60, 3, 3, 0, 0, 0, 4, name=b"here")}}};
 .visible .global .align 1 .b8 __iket_meta_info[48] = {{{words(48, 0, 5, 31, 32, 60, 1, 0, 3)}}};
 """
@@ -37,7 +38,9 @@ def test_ranges_payloads_and_marks():
     assert not run.bank_conflicts  # the doorbell is no shared memory of the kernel's
     for cta in range(2):
         for warp in range(2):
-            mine = [(e.kind, e.name, e.data.get("payload")) for e in run.events if e.cta == cta and e.row == f"warp{warp}"]
+            mine = [
+                (e.kind, e.name, e.data.get("payload")) for e in run.events if e.cta == cta and e.row == f"warp{warp}"
+            ]
             want = [("begin", "load phase", None), ("end", "load phase", None), ("begin", "compute", 40 + warp)]
             want += [("mark", "here", None)] if warp else []
             assert mine == [*want, ("end", "compute", None)]

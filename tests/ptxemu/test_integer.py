@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from ptxemu.testing import run_lines
 
 DTYPE = {"16": np.uint16, "32": np.uint32, "64": np.uint64}
-EDGES = {b: [0, 1, 2, 3, (1 << b) - 1, (1 << b) - 2, 1 << b - 1, (1 << b - 1) - 1, 0x55, 0xFF00 & (1 << b) - 1] for b in (16, 32, 64)}
+EDGES = {
+    b: [0, 1, 2, 3, (1 << b) - 1, (1 << b) - 2, 1 << b - 1, (1 << b - 1) - 1, 0x55, 0xFF00 & (1 << b) - 1]
+    for b in (16, 32, 64)
+}
 FEW = settings(max_examples=8, deadline=None)
 
 
@@ -263,7 +266,11 @@ def test_packed_and_dot_products(data):
 
 def test_rare_ones():
     a = np.array([0b1011_0110, 0, 0xFFFFFFFF, 0x80000001], np.uint32)
-    out = run_lines("fns.b32 %d, %a, 0, 3; bmsk.clamp.b32 %m, 4, 8; szext.clamp.s32 %z, %a, 8;", {"a": a}, dict.fromkeys("dmz", np.uint32))
+    out = run_lines(
+        "fns.b32 %d, %a, 0, 3; bmsk.clamp.b32 %m, 4, 8; szext.clamp.s32 %z, %a, 8;",
+        {"a": a},
+        dict.fromkeys("dmz", np.uint32),
+    )
     assert out["d"].tolist() == [4, 0xFFFFFFFF, 2, 0xFFFFFFFF]
     assert out["m"].tolist() == [0xFF0] * 4
     assert out["z"].view(np.int32).tolist() == [0b1011_0110 - 256, 0, -1, 1]

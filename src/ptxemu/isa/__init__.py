@@ -1,7 +1,9 @@
 """The instruction set: one small module a family, and the registry that finds the right one.
 
-A family registers a *decoder* for an opcode (the longest dotted prefix wins). The decoder reads the instruction once and returns a function
-of a bundle of warps, which is the semantics. Modifiers that no decoder asked for are refused, so that nothing is ignored in silence.
+A family registers a *decoder* for an opcode (the longest dotted prefix wins). The decoder reads the instruction once
+and returns a function
+of a bundle of warps, which is the semantics. Modifiers that no decoder asked for are refused, so that nothing is
+ignored in silence.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .. import ptx
 from ..errors import UnsupportedInstruction
@@ -26,7 +30,8 @@ _NEEDED = object()
 class Family:
     """A registered decoder and how the machine has to treat its instructions.
 
-    blocking: the semantics may return the warps that have to wait. converge: the lanes of a warp must come together first.
+    blocking: the semantics may return the warps that have to wait. converge: the lanes of a warp must come together
+    first.
     """
 
     name: str
@@ -103,8 +108,11 @@ class Modifiers:
 
 # Name of a register view -> width of the register in bits. See registers.py for what each looks like.
 VIEW_BITS = {
-    "pred": 1, "u16": 16, "s16": 16, "f16": 16, "u32": 32, "s32": 32, "f32": 32, "u16x2": 32, "f16x2": 32, "u64": 64, "s64": 64, "f64": 64,
-    "lo32": 64, "hi32": 64, "f32x2": 64, "u32x2": 64, "u128": 128,
+    "pred": 1,
+    "u16": 16, "s16": 16, "f16": 16,
+    "u32": 32, "s32": 32, "f32": 32, "u16x2": 32, "f16x2": 32,
+    "u64": 64, "s64": 64, "f64": 64, "lo32": 64, "hi32": 64, "f32x2": 64, "u32x2": 64,
+    "u128": 128,
 }  # fmt: skip
 
 
@@ -127,7 +135,9 @@ class Decode:
         return UnsupportedInstruction(f"{self.ins.opcode}: {why}", self.ins.where)
 
     def read(self, operand: ptx.Operand, view: str) -> int:
-        """The slot to read as `w.<view>[slot]`. Literals, special registers and addresses of variables become constant slots."""
+        """The slot to read as `w.<view>[slot]`. Literals, special registers and addresses of variables become
+        constant slots.
+        """
         bits = VIEW_BITS[view]
         match operand:
             case ptx.Reg():
@@ -175,9 +185,9 @@ class Decode:
 
 
 def literal_bits(literal: ptx.Imm, view: str) -> int:
-    """The bit pattern of a literal when it is read as `view` (PTX ISA "Constants": floating-point literals are doubles)."""
-    import numpy as np
-
+    """The bit pattern of a literal when it is read as `view` (PTX ISA "Constants": floating-point literals are
+    doubles).
+    """
     bits = VIEW_BITS[view]
     if bits == 1:
         return int(literal.value != 0)
@@ -188,8 +198,8 @@ def literal_bits(literal: ptx.Imm, view: str) -> int:
     if literal.kind == "f32" and bits == 64:
         return int(np.float64(literal.value).view(np.uint64))
     if literal.kind == "int" and view in ("f32", "f64", "f16"):
-        kind = {"f32": np.float32, "f64": np.float64, "f16": np.float16}[view]
-        return int(kind(literal.value).view(f"u{bits // 8}"))
+        number = np.array(literal.value, f"f{bits // 8}")
+        return int(number.view(f"u{bits // 8}"))
     return literal.raw & (1 << bits) - 1
 
 

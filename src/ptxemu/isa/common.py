@@ -67,7 +67,9 @@ def two_sum_error(a: np.ndarray, b: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a + b in float64, rounded to odd: a later rounding to a narrower format then gives what rounding the exact sum would."""
+    """a + b in float64, rounded to odd: a later rounding to a narrower format then gives what rounding the exact sum
+    would.
+    """
     s = a + b
     error = two_sum_error(a, b, s)
     bits = s.view(U64)
@@ -82,7 +84,8 @@ def sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """a * b + c of float32 with a single rounding to nearest even.
 
-    The product is exact in float64. Rounding the float64 sum again to float32 goes wrong only where that sum ends in 28 zero bits (it
+    The product is exact in float64. Rounding the float64 sum again to float32 goes wrong only where that sum ends in
+    28 zero bits (it
     may then be a tie that the exact sum is not); those elements are done again with a sum rounded to odd.
     """
     product = a.astype(np.float64)

@@ -13,7 +13,9 @@ from . import Decode, instruction
 
 @instruction("bra")
 def bra(d: Decode) -> Goto:
-    """PTX ISA "bra". The machine applies the guard; .uni promises that all lanes go the same way and changes nothing."""
+    """PTX ISA "bra". The machine applies the guard; .uni promises that all lanes go the same way and changes
+    nothing.
+    """
     d.mods.flag("uni")
     (label,) = d.ops
     assert isinstance(label, ptx.Label)

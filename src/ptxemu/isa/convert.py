@@ -23,7 +23,9 @@ TO_INTEGRAL = ("rni", "rzi", "rmi", "rpi")
 
 @instruction("cvt")
 def cvt(d: Decode) -> Run:
-    """PTX ISA "cvt": between integers and floating-point formats, one value or packed pairs; .sat, .relu, .satfinite, .ftz."""
+    """PTX ISA "cvt": between integers and floating-point formats, one value or packed pairs; .sat, .relu, .satfinite,
+    .ftz.
+    """
     mode = d.mods.one_of(*ROUNDING, *TO_INTEGRAL, default=None)
     ftz, sat, relu = d.mods.flag("ftz"), d.mods.flag("sat"), d.mods.flag("relu")
     finite = d.mods.flag("satfinite")
@@ -276,7 +278,12 @@ def pack_pair(d: Decode, target: str, mode: str, relu: bool, finite: bool) -> Ru
 
 
 # format -> (exponent bits, mantissa bits, bias, largest finite value)
-MINIFLOATS = {"e4m3": (4, 3, 7, 448.0), "e5m2": (5, 2, 15, 57344.0), "e2m1": (2, 1, 1, 6.0), "ue8m0": (8, 0, 127, 2.0**127)}
+MINIFLOATS = {
+    "e4m3": (4, 3, 7, 448.0),
+    "e5m2": (5, 2, 15, 57344.0),
+    "e2m1": (2, 1, 1, 6.0),
+    "ue8m0": (8, 0, 127, 2.0**127),
+}
 
 
 def to_minifloat(x: np.ndarray, kind: str, mode: str, relu: bool) -> np.ndarray:
@@ -313,7 +320,11 @@ def from_minifloat(bits: np.ndarray, kind: str) -> np.ndarray:
         return np.where(b == 0xFF, np.nan, np.ldexp(1.0, b - bias))
     e = (b >> mantissa_bits) & (1 << exponent_bits) - 1
     m = b & (1 << mantissa_bits) - 1
-    value = np.where(e == 0, np.ldexp(m.astype(np.float64), 1 - bias - mantissa_bits), np.ldexp(1.0 + m / (1 << mantissa_bits), e - bias))
+    value = np.where(
+        e == 0,
+        np.ldexp(m.astype(np.float64), 1 - bias - mantissa_bits),
+        np.ldexp(1.0 + m / (1 << mantissa_bits), e - bias),
+    )
     if kind == "e4m3":
         value = np.where((e == 15) & (m == 7), np.nan, value)
     if kind == "e5m2":

@@ -1,6 +1,8 @@
-"""Floating point: PTX ISA "Floating Point Instructions", "Half Precision Floating Point Instructions", and the packed forms.
+"""Floating point: PTX ISA "Floating Point Instructions", "Half Precision Floating Point Instructions", and the packed
+        forms.
 
-Everything the ISA defines to the bit is so here: one rounding, in the mode that is asked for, canonical NaNs, .ftz. The .approx functions are computed
+Everything the ISA defines to the bit is so here: one rounding, in the mode that is asked for, canonical NaNs, .ftz.
+The .approx functions are computed
 in float64 and rounded, which is within the error that the ISA allows them.
 """
 
@@ -40,8 +42,8 @@ def dispatch(d: Decode) -> Run | None:
     if type_ is None:
         return None
     return {
-        "add": arithmetic, "sub": arithmetic, "mul": arithmetic, "mad": arithmetic, "div": divide, "abs": sign_bits, "neg": sign_bits,
-        "min": extremum, "max": extremum,
+        "add": arithmetic, "sub": arithmetic, "mul": arithmetic, "mad": arithmetic, "div": divide,
+        "abs": sign_bits, "neg": sign_bits, "min": extremum, "max": extremum,
     }[d.name](d)  # fmt: skip
 
 
@@ -51,7 +53,9 @@ def half_view(type_: str) -> str:
 
 @instruction("fma")
 def arithmetic(d: Decode) -> Run:
-    """PTX ISA "add", "sub", "mul", "fma" (and "mad" on .f32/.f64): .rn .rz .rm .rp, .ftz, .sat, for f32, f32x2, f64, f16(x2), bf16(x2)."""
+    """PTX ISA "add", "sub", "mul", "fma" (and "mad" on .f32/.f64): .rn .rz .rm .rp, .ftz, .sat, for f32, f32x2, f64,
+    f16(x2), bf16(x2).
+    """
     op = "fma" if d.name in ("fma", "mad") else d.name
     mode = d.mods.one_of(*ROUNDING, default="rn")
     ftz, sat, relu = d.mods.flag("ftz"), d.mods.flag("sat"), d.mods.flag("relu")
@@ -257,12 +261,8 @@ def _directed(d: Decode, type_: str, mode: str, ftz: bool, native: Callable, exa
             nearest = native(*map(dtype, args))
         except ZeroDivisionError:
             return np.nan
-        if (
-            not np.isfinite(nearest)
-            and not (np.isinf(nearest) and all(np.isfinite(args)) and args[-1] != 0)
-            or nearest == 0
-            and args[0] == 0
-        ):
+        overflow = np.isinf(nearest) and all(np.isfinite(args)) and args[-1] != 0
+        if (nearest == 0 and args[0] == 0) or (not np.isfinite(nearest) and not overflow):
             return float(nearest)
         target = exact(*args)
         if np.isfinite(nearest):
@@ -297,10 +297,10 @@ def _directed(d: Decode, type_: str, mode: str, ftz: bool, native: Callable, exa
 def sign_bits(d: Decode) -> Run:
     """PTX ISA "abs", "neg" of floating point: only the sign bit changes (and .ftz flushes)."""
     ftz, type_ = d.mods.flag("ftz"), d.mods.one_of("f32", "f64", *HALVES)
-    view, sign = {
-        "f32": ("u32", U32(0x80000000)), "f64": ("u64", U64(1 << 63)), "f16": ("u16", U16(0x8000)), "bf16": ("u16", U16(0x8000)),
-        "f16x2": ("u32", U32(0x80008000)), "bf16x2": ("u32", U32(0x80008000)),
-    }[type_]  # fmt: skip
+    bits, pattern = {"f32": (32, 1 << 31), "f64": (64, 1 << 63)}.get(
+        type_, (32, 0x80008000) if type_.endswith("x2") else (16, 0x8000)
+    )
+    view, sign = f"u{bits}", np.array(pattern, f"u{bits // 8}")
     a, out = d.read(d.ops[1], view), d.write(d.ops[0], view)
     negate = d.name == "neg"
     if ftz and type_ not in ("f32", "f16", "f16x2"):
@@ -322,7 +322,9 @@ def sign_bits(d: Decode) -> Run:
 
 
 def extremum(d: Decode) -> Run:
-    """PTX ISA "min", "max": a NaN loses against a number (.NaN: it wins), -0 < +0, .xorsign.abs, three operands for f32."""
+    """PTX ISA "min", "max": a NaN loses against a number (.NaN: it wins), -0 < +0, .xorsign.abs, three operands for
+    f32.
+    """
     ftz, nan_wins = d.mods.flag("ftz"), d.mods.flag("NaN")
     xorsign, absolute = d.mods.flag("xorsign"), d.mods.flag("abs")
     type_ = d.mods.one_of(*TYPES)
@@ -375,12 +377,9 @@ def _plain_extremum(d: Decode, sources: list[int], out: int, function: Callable,
     """The common case, f32 without modifiers."""
 
     def run(w: Any) -> None:
-        result = None
-        for s in sources:
+        result = w.f32[sources[0]]
+        for s in sources[1:]:
             x = w.f32[s]
-            if result is None:
-                result = x
-                continue
             r = function(result, x)
             zero = r == 0
             if zero.any():  # which zero it is depends on the signs
@@ -394,7 +393,8 @@ def _plain_extremum(d: Decode, sources: list[int], out: int, function: Callable,
     return run
 
 
-# ---------------------------------------------------------------------------------------------- transcendental and the like
+# ---------------------------------------------------------------------------------------------- transcendental and the
+# like
 
 
 def _ex2(x: np.ndarray) -> np.ndarray:
@@ -486,16 +486,21 @@ def test_property(d: Decode) -> Run:
         x = getattr(w, type_)[a]
         tiny = np.abs(x) < np.finfo(x.dtype).tiny
         w.to.pred[out][...] = {
-            "finite": lambda: np.isfinite(x), "infinite": lambda: np.isinf(x), "number": lambda: x == x, "notanumber": lambda: x != x,
-            "normal": lambda: np.isfinite(x) & ~tiny, "subnormal": lambda: tiny & (x != 0),
-        }[what]()  # fmt: skip
+            "finite": np.isfinite(x),
+            "infinite": np.isinf(x),
+            "number": x == x,
+            "notanumber": x != x,
+            "normal": np.isfinite(x) & ~tiny,
+            "subnormal": tiny & (x != 0),
+        }[what]
 
     return run
 
 
 @instruction("setp")
 def setp(d: Decode) -> Run:
-    """PTX ISA "setp": compare; the unordered forms (equ, neu, ltu, ...) are true for a NaN, num and nan ask for one. Two results, and a third
+    """PTX ISA "setp": compare; the unordered forms (equ, neu, ltu, ...) are true for a NaN, num and nan ask for one.
+    Two results, and a third
     operand combined by and, or, xor, as the ISA has it."""
     compare = comparison(d)
     combine = d.mods.one_of("and", "or", "xor", default=None)
@@ -540,7 +545,7 @@ def set_(d: Decode) -> Run:
     """PTX ISA "set": like setp, but the result is all ones or zero (integers) or 1.0 or 0.0."""
     compare = comparison(d, results=("u32", "s32", "f32", "f16", "bf16", "f16x2", "bf16x2"))
     combine = d.mods.one_of("and", "or", "xor", default=None)
-    result_type = d.mods.parts[[i for i, p in enumerate(d.mods.parts) if p in (*TYPES, "u32", "s32")][0]]
+    result_type = next(p for p in d.mods.parts if p in (*TYPES, "u32", "s32"))
     if result_type not in ("u32", "s32", "f32"):
         raise d.unsupported(f"the result type .{result_type} is not supported")
     evaluate, out = compare(d.ops[1], d.ops[2]), d.write(d.ops[0], "u32")
@@ -571,7 +576,9 @@ _INTEGER_COMPARE |= {"lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs":
 def comparison(
     d: Decode, results: tuple[str, ...] = ()
 ) -> Callable[[ptx.Operand, ptx.Operand], Callable[[Any], np.ndarray]]:
-    """The comparison that an instruction's modifiers name: a function of two operands that gives a function of the bundle."""
+    """The comparison that an instruction's modifiers name: a function of two operands that gives a function of the
+    bundle.
+    """
     names = [*_INTEGER_COMPARE, "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
     op = d.mods.one_of(*names)
     ftz = d.mods.flag("ftz")

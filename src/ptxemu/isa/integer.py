@@ -1,4 +1,5 @@
-"""Integer arithmetic, logic and shifts: PTX ISA "Integer Arithmetic Instructions", "Extended-Precision", "Logic and Shift Instructions"."""
+"""Integer arithmetic, logic and shifts: PTX ISA "Integer Arithmetic Instructions", "Extended-Precision", "Logic and
+Shift Instructions"."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ptx
 from . import Decode, instruction
 from .common import simple, ufunc_run
 
@@ -22,7 +24,9 @@ def unsigned(type_: str) -> str:
 
 
 def _floats(d: Decode) -> Run | None:
-    """add, sub, mul, ... are one opcode for integers and floating point: hand over to the family that the type names."""
+    """add, sub, mul, ... are one opcode for integers and floating point: hand over to the family that the type
+    names.
+    """
     from . import float as floats
 
     return floats.dispatch(d)
@@ -197,7 +201,9 @@ def mul24(d: Decode) -> Run:
 
 @instruction("div", "rem")
 def div(d: Decode) -> Run:
-    """PTX ISA "div", "rem" of integers: truncated; dividing by zero is unspecified (here as on the hardware: all ones; rem: the dividend)."""
+    """PTX ISA "div", "rem" of integers: truncated; dividing by zero is unspecified (here as on the hardware: all
+    ones; rem: the dividend).
+    """
     if d.name == "div":
         handed = _floats(d)
         if handed is not None:
@@ -217,10 +223,7 @@ def div(d: Decode) -> Run:
             q = x // safe
             q = q + ((q < 0) & (q * safe != x))
             q = np.where(y == -1, -x, q)
-        if quotient:
-            r = np.where(zero, ~y.dtype.type(0), q)
-        else:
-            r = np.where(zero, x, x - q * y)
+        r = np.where(zero, ~y.dtype.type(0), q) if quotient else np.where(zero, x, x - q * y)
         getattr(w.to, type_)[out][...] = r
 
     return run
@@ -282,8 +285,6 @@ def lop3(d: Decode) -> Run:
     ops = list(d.ops)
     pair = ops[0]
     p_out = q = None
-    from .. import ptx
-
     if combine:
         if not isinstance(pair, ptx.Pair):
             raise d.unsupported("the form with a predicate writes d|p")
@@ -316,8 +317,6 @@ def shift(d: Decode) -> Run:
     a, amount, out = d.read(d.ops[1], view), d.read(d.ops[2], "u32"), d.write(d.ops[0], view)
     dtype = np.dtype(f"{'i' if view[0] == 's' else 'u'}{bits // 8}").type
     function = np.left_shift if d.name == "shl" else np.right_shift
-    from .. import ptx
-
     if isinstance(d.ops[2], ptx.Imm):
         n = int(d.ops[2].value) & 0xFFFFFFFF
         if n >= bits and view[0] == "u":

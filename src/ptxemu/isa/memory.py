@@ -1,4 +1,5 @@
-"""Loads, stores, atomics and addresses: PTX ISA "ld", "st", "atom", "red", "cvta", "mapa", "isspacep", "cp.async" (non-bulk)."""
+"""Loads, stores, atomics and addresses: PTX ISA "ld", "st", "atom", "red", "cvta", "mapa", "isspacep", "cp.async"
+(non-bulk)."""
 
 from __future__ import annotations
 
@@ -30,13 +31,15 @@ SPACES = (
 )
 TYPES = ("b8", "u8", "s8", "b16", "u16", "s16", "b32", "u32", "s32", "f32", "b64", "u64", "s64", "f64", "b128")
 HINTS = (
-    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified", "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last",
-    "L1::no_allocate", "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
+    "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified",
+    "L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+    "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B", "L2::256B",
 )  # fmt: skip
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 
-# ------------------------------------------------------------------------------------------------------- addresses to places
+# ------------------------------------------------------------------------------------------------------- addresses to
+# places
 
 
 class Place:
@@ -45,7 +48,9 @@ class Place:
     def rows(
         self, w: Any, address: np.ndarray, mask: np.ndarray | None, itemsize: int, count: int, write: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """(array [row, count] of unsigned integers, row index for each lane). Raises MemoryFault for any active lane that is outside or misaligned."""
+        """(array [row, count] of unsigned integers, row index for each lane). Raises MemoryFault for any active lane
+        that is outside or misaligned.
+        """
         raise NotImplementedError
 
 
@@ -109,10 +114,14 @@ class Global(Place):
             inside |= (address >= U64(a.address)) & (address + U64(size) <= U64(a.end))
         outside = ~inside if mask is None else ~inside & mask
         if outside.any():
-            raise fault(
-                w, mask, ~inside, address,
-                lambda v, _: f"global address {v:#x} ({size} bytes) lies in no buffer of this launch; {memory.nearest(v)}",
-            )  # fmt: skip
+
+            def why(value: int, _: int) -> str:
+                return (
+                    f"global address {value:#x} ({size} bytes) lies in no buffer of this launch; "
+                    f"{memory.nearest(value)}"
+                )
+
+            raise fault(w, mask, ~inside, address, why)
         raise SeveralPlaces
 
 
@@ -233,11 +242,13 @@ def parts(
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------ bank conflicts
+# ------------------------------------------------------------------------------------------------------------ bank
+# conflicts
 
 
 def wavefronts(offsets: bytes, size: int) -> int:
-    """How many wavefronts a warp's shared access takes: lanes in groups of 128 bytes, each group as often as its busiest bank has different words.
+    """How many wavefronts a warp's shared access takes: lanes in groups of 128 bytes, each group as often as its
+    busiest bank has different words.
 
     offsets: 32 little-endian int64 byte offsets; lanes with a negative one below -2^40 take no part.
     """
@@ -258,16 +269,15 @@ _PATTERNS: dict[tuple[bytes, int], int] = {}
 
 
 def count_conflicts(w: Any, d: Decode, address: np.ndarray, size: int) -> None:
-    """Add this access to the run's bank conflict counters. The count depends only on the lanes' distances, which repeat: they are looked up."""
+    """Add this access to the run's bank conflict counters. The count depends only on the lanes' distances, which
+    repeat: they are looked up.
+    """
     if w.machine.doorbell is not None and int(address.flat[0]) & 0xFFFFFF < SHARED_RESERVED:
         return  # an IKET mark, which the kernel does not have when it is not profiled
     stats = w.machine.bank_conflicts(d.ins)
     relative = address.astype(np.int64)
-    if w.mask is None:
-        # Keep the offset within a word; rotating all banks changes nothing.
-        relative = relative - (relative[..., :1] & -4)
-    else:
-        relative = np.where(w.mask, relative, -(1 << 50))
+    # Rotating all banks changes nothing, so that only distances count (and where in a word the first lane begins).
+    relative = relative - (relative[..., :1] & -4) if w.mask is None else np.where(w.mask, relative, -(1 << 50))
     relative = np.broadcast_to(relative, w.shape).reshape(-1, 32)
     ideal = max(1, size * 32 // 128)
     if w.mask is None and relative.shape[0] > 1 and (relative == relative[0]).all():
@@ -289,7 +299,8 @@ def count_conflicts(w: Any, d: Decode, address: np.ndarray, size: int) -> None:
         stats.ideal += max(1, min(ideal, -(-active * size // 128))) * times
 
 
-# --------------------------------------------------------------------------------------------------------------- ld and st
+# --------------------------------------------------------------------------------------------------------------- ld
+# and st
 
 
 def address_of(d: Decode, operand: ptx.Operand, place: Place) -> Callable[[Any], np.ndarray]:
@@ -335,7 +346,9 @@ def register_view(d: Decode, operand: ptx.Operand, bits: int) -> str:
 
 @instruction("ld", "ldu")
 def ld(d: Decode) -> Run:
-    """PTX ISA "ld", "ld.global.nc", "ldu": load one, two, four or eight elements; sub-word types are extended to the register."""
+    """PTX ISA "ld", "ld.global.nc", "ldu": load one, two, four or eight elements; sub-word types are extended to the
+    register.
+    """
     space, polls, type_, count = access_modifiers(d)
     place = place_of(space)
     address = address_of(d, d.ops[1], place)
@@ -398,7 +411,9 @@ def places(
 
 @instruction("st")
 def st(d: Decode) -> Run:
-    """PTX ISA "st": store one, two, four or eight elements. Where lanes hit the same bytes, the highest lane wins (any one may)."""
+    """PTX ISA "st": store one, two, four or eight elements. Where lanes hit the same bytes, the highest lane wins
+    (any one may).
+    """
     space, _, type_, count = access_modifiers(d)
     place = place_of(space)
     address = address_of(d, d.ops[0], place)
@@ -447,7 +462,8 @@ def st(d: Decode) -> Run:
     return run
 
 
-# ----------------------------------------------------------------------------------------------------------------- atomics
+# -----------------------------------------------------------------------------------------------------------------
+# atomics
 
 
 def _bit_patterns(kind: str) -> Callable[[str, int, int], int]:
@@ -462,10 +478,7 @@ def _bit_patterns(kind: str) -> Callable[[str, int, int], int]:
         base = kind.removesuffix("x2")
         a, b = (np.array([v & 0xFFFF, v >> 16], U16) for v in (old, x))
         fa, fb = widen16(a, base).astype(np.float64), widen16(b, base).astype(np.float64)
-        if op == "add":
-            r = f64_to_16(sum_to_odd(fa, fb), base)
-        else:
-            r = np.where((fa < fb) == (op == "min"), a, b)
+        r = f64_to_16(sum_to_odd(fa, fb), base) if op == "add" else np.where((fa < fb) == (op == "min"), a, b)
         return int(r[0]) | (int(r[1]) << 16 if bits == 32 else 0)
 
     def run(op: str, old: int, x: int) -> int:
@@ -487,9 +500,9 @@ def _bit_patterns(kind: str) -> Callable[[str, int, int], int]:
         if kind[0] == "f":
             if op != "add":
                 raise EmulationError(f"atomic .{op} of .{kind}")
-            dtype, raw = (np.float32, U32) if bits == 32 else (np.float64, U64)
-            total = raw(old).view(dtype) + raw(x).view(dtype)
-            return int(total.view(raw)) if total == total else 0x7FFFFFFF if bits == 32 else 0x7FFFFFFFFFFFFFFF
+            pair = np.array([old, x], f"u{bits // 8}")
+            total = pair.view(f"f{bits // 8}").sum(keepdims=True)
+            return int(total.view(pair.dtype)[0]) if total[0] == total[0] else mask >> 1
         if op == "add":
             return (old + x) & mask
         return (min if op == "min" else max)(signed(old), signed(x)) & mask
@@ -551,12 +564,15 @@ def atomic(d: Decode) -> Run:
     return run
 
 
-# ---------------------------------------------------------------------------------------------------------------- addresses
+# ----------------------------------------------------------------------------------------------------------------
+# addresses
 
 
 @instruction("cvta")
 def cvta(d: Decode) -> Run:
-    """PTX ISA "cvta": between generic addresses and those of a state space. Global, constant and parameter addresses are generic ones already."""
+    """PTX ISA "cvta": between generic addresses and those of a state space. Global, constant and parameter addresses
+    are generic ones already.
+    """
     to = d.mods.flag("to")
     space = d.mods.one_of(*SPACES)
     view = d.mods.one_of("u32", "u64")
@@ -625,4 +641,3 @@ def getctarank(d: Decode) -> Run:
         w.to.u32[out][...] = (getattr(w, view)[a].astype(U64) >> U64(SHARED_RANK_SHIFT)).astype(U32) & U32(0xFF)
 
     return run
-

@@ -1,4 +1,5 @@
-"""Moving data between registers and lanes: PTX ISA "Data Movement and Conversion", "Parallel Synchronization" (shfl, vote, match, redux, elect)."""
+"""Moving data between registers and lanes: PTX ISA "Data Movement and Conversion", "Parallel Synchronization" (shfl,
+vote, match, redux, elect)."""
 
 from __future__ import annotations
 
@@ -81,9 +82,6 @@ def mov(d: Decode) -> Run:
         np.copyto(getattr(w.to, view)[out], getattr(w, view)[a])
 
     return run
-
-
-_HALF_VIEWS = {(64, 2): ("lo32", "hi32")}
 
 
 def pack(d: Decode, bits: int, target: ptx.Operand, source: ptx.Vec) -> Run:
@@ -201,7 +199,9 @@ def slct(d: Decode) -> Run:
 
 @instruction("prmt")
 def prmt(d: Decode) -> Run:
-    """PTX ISA "prmt": pick four of the eight bytes of {b, a} (bit 3 of a selector: the byte's sign instead), or one of the fixed patterns."""
+    """PTX ISA "prmt": pick four of the eight bytes of {b, a} (bit 3 of a selector: the byte's sign instead), or one
+    of the fixed patterns.
+    """
     d.mods.one_of("b32")
     mode = d.mods.one_of("f4e", "b4e", "rc8", "ecl", "ecr", "rc16", default=None)
     a, b, c, out = (*(d.read(x, "u32") for x in d.ops[1:]), d.write(d.ops[0], "u32"))
@@ -239,9 +239,8 @@ def shfl(d: Decode) -> Run:
     mode = d.mods.one_of("up", "down", "bfly", "idx")
     d.mods.one_of("b32")
     target = d.ops[0]
-    p = None
-    if isinstance(target, ptx.Pair):
-        target, p = target.first, d.write(target.second, "pred")
+    p = d.write(target.second, "pred") if isinstance(target, ptx.Pair) else None
+    target = target.first if isinstance(target, ptx.Pair) else target
     out, a = d.write(target, "u32"), d.read(d.ops[1], "u32")
     b, c, members = d.read(d.ops[2], "u32"), d.read(d.ops[3], "u32"), d.read(d.ops[4], "u32")
     d.members = members
@@ -321,9 +320,8 @@ def match(d: Decode) -> Run:
     every = d.name.startswith("match.all")
     view = {"b32": "u32", "b64": "u64"}[d.mods.one_of("b32", "b64")]
     target = d.ops[0]
-    p = None
-    if isinstance(target, ptx.Pair):
-        target, p = target.first, d.write(target.second, "pred")
+    p = d.write(target.second, "pred") if isinstance(target, ptx.Pair) else None
+    target = target.first if isinstance(target, ptx.Pair) else target
     out, a = d.write(target, "u32"), d.read(d.ops[1], view)
     members = d.members = d.read(d.ops[2], "u32")
 

@@ -1,4 +1,5 @@
-"""Clocks, performance events, hints: PTX ISA "Special Registers" (%clock, %globaltimer), "pmevent", "nanosleep", "setmaxnreg"."""
+"""Clocks, performance events, hints: PTX ISA "Special Registers" (%clock, %globaltimer), "pmevent", "nanosleep",
+"setmaxnreg"."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ Run = Callable[[Any], None]
 
 
 def clock(d: Decode, bits: int, target: ptx.Operand, name: str) -> Run:
-    """%clock, %clock64, %globaltimer: the tick of the scheduler. It never runs backwards, and says nothing of cycles."""
+    """%clock, %clock64, %globaltimer: the tick of the scheduler. It never runs backwards, and says nothing of
+    cycles.
+    """
     view = f"u{bits}"
     out = d.write(target, view)
     shift = 32 if name.endswith("_hi") else 0
@@ -42,7 +45,9 @@ def nanosleep(d: Decode) -> Run:
 
 @instruction("setmaxnreg.inc.sync.aligned", "setmaxnreg.dec.sync.aligned", converge=True)
 def setmaxnreg(d: Decode) -> Run:
-    """PTX ISA "setmaxnreg": registers of the emulator are never short; the count must be a multiple of 8 from 24 to 256."""
+    """PTX ISA "setmaxnreg": registers of the emulator are never short; the count must be a multiple of 8 from 24 to
+    256.
+    """
     d.mods.one_of("u32")
     (count,) = d.ops
     if not isinstance(count, ptx.Imm) or not 24 <= count.value <= 256 or int(count.value) % 8:
@@ -71,7 +76,9 @@ def pmevent(d: Decode) -> Run:
 
 @instruction("prefetch", "prefetchu", "discard", "applypriority", "createpolicy")
 def cache_hint(d: Decode) -> Run:
-    """PTX ISA "prefetch", "prefetchu", "discard", "applypriority", "createpolicy": hints to caches that the emulator does not have."""
+    """PTX ISA "prefetch", "prefetchu", "discard", "applypriority", "createpolicy": hints to caches that the emulator
+    does not have.
+    """
     d.mods.flag(
         "global",
         "local",
@@ -89,6 +96,5 @@ def cache_hint(d: Decode) -> Run:
     d.mods.starting("L2::")
     if d.name == "createpolicy":
         out = d.write(d.ops[0], "u64")
-        return lambda w: getattr(w.to, "u64")[out].fill(np.uint64(0))
+        return lambda w: w.to.u64[out].fill(np.uint64(0))
     return lambda w: None
-

@@ -1,8 +1,10 @@
-"""Barriers of threads and fences: PTX ISA "bar", "barrier", "bar.warp.sync", "barrier.cluster", "membar", "fence", "griddepcontrol"."""
+"""Barriers of threads and fences: PTX ISA "bar", "barrier", "bar.warp.sync", "barrier.cluster", "membar", "fence",
+"griddepcontrol"."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,11 +37,14 @@ def _wait(m: Any, cta: int, number: int, generation: int, retry: bool) -> Wait:
 
 
 @instruction(
-    "bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync", "bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive",
+    "bar.sync", "bar.cta.sync", "barrier.sync", "barrier.cta.sync",
+    "bar.arrive", "bar.cta.arrive", "barrier.arrive", "barrier.cta.arrive",
     blocking=True, converge=True,
 )  # fmt: skip
 def bar(d: Decode) -> Run:
-    """PTX ISA "bar{.cta}.sync", ".arrive" and the same of "barrier": named barriers; number and count may come from registers."""
+    """PTX ISA "bar{.cta}.sync", ".arrive" and the same of "barrier": named barriers; number and count may come from
+    registers.
+    """
     d.mods.flag("aligned")
     waits = d.name.endswith("sync")
     number, count = d.read(d.ops[0], "u32"), d.read(d.ops[1], "u32") if len(d.ops) > 1 else None
@@ -108,7 +113,9 @@ def bar_red(d: Decode) -> Run:
 
 @instruction("bar.warp.sync", converge=True)
 def bar_warp_sync(d: Decode) -> Run:
-    """PTX ISA "bar.warp.sync": the lanes of the membermask come together; the machine has done that before it gets here."""
+    """PTX ISA "bar.warp.sync": the lanes of the membermask come together; the machine has done that before it gets
+    here.
+    """
     members = d.members = d.read(d.ops[0], "u32")
 
     def run(w: Any) -> None:
@@ -140,6 +147,11 @@ def cluster_arrive(d: Decode) -> Run:
     return run
 
 
+def describe_cluster(b: ClusterBarrier) -> dict[str, Any]:
+    """The state of a cluster's barrier, for reports."""
+    return {"generation": b.generation, "warps_arrived": sorted(b.arrived)}
+
+
 @instruction("barrier.cluster.wait", blocking=True, converge=True)
 def cluster_wait(d: Decode) -> Run:
     """PTX ISA "barrier.cluster.wait": until all threads of the cluster have arrived."""
@@ -158,13 +170,12 @@ def cluster_wait(d: Decode) -> Run:
                 )
             generation = b.entered[cta, warp]
             if generation == b.generation:
-                describe: Callable[[], dict] = lambda b=b: {
-                    "generation": b.generation,
-                    "warps_arrived": sorted(b.arrived),
-                }  # noqa: E731
                 data = {"barrier": "cluster", "phase": generation}
                 reason = Wait(
-                    ("cluster", cluster, generation), "waits at the barrier of the cluster", data=data, info=describe
+                    ("cluster", cluster, generation),
+                    "waits at the barrier of the cluster",
+                    data=data,
+                    info=partial(describe_cluster, b),
                 )
                 blocked.append(Blocked(cta, warp, reason))
         return blocked or None
@@ -174,7 +185,9 @@ def cluster_wait(d: Decode) -> Run:
 
 @instruction("membar", "fence")
 def fence(d: Decode) -> Run:
-    """PTX ISA "membar", "fence", "fence.proxy", "fence.mbarrier_init": under this driver memory is sequentially consistent, so they order nothing."""
+    """PTX ISA "membar", "fence", "fence.proxy", "fence.mbarrier_init": under this driver memory is sequentially
+    consistent, so they order nothing.
+    """
     d.mods.flag(
         "cta",
         "cluster",
@@ -209,4 +222,3 @@ def fence(d: Decode) -> Run:
 def griddepcontrol(d: Decode) -> Run:
     """PTX ISA "griddepcontrol": grids run one after another here, so a dependent grid's wait is already over."""
     return lambda w: None
-
