@@ -85,6 +85,7 @@ class Agents:
         m = self.machine
         op = queue.popleft()
         m.progress += 1
+        m.now = op.ins
         try:
             op.run()
         except EmulationError as error:

@@ -66,7 +66,14 @@ class Mbarriers:
         self.phases[owner, offset] = 0
         self.machine.progress += 1
         if self.machine.tracing:
-            self.mark(owner, offset, "init", count=count)
+            self.mark(owner, offset, "init", count, 0, count=count)
+
+    def mark(self, owner: int, offset: int, name: str, pending: int, tx: int, **data: int) -> None:
+        """An event of a barrier, with its state behind it: pending arrivals, tx-count, completed phases."""
+        m = self.machine
+        phase = self.phases[owner, offset]
+        state = {"barrier": offset, "pending": pending, "tx": tx, "phase": phase, **data}
+        m.emit(owner, f"mbar:{offset:#x}", "mark", name, **state, **m.place(m.now))
 
     def invalidate(self, cta: int, address: int) -> None:
         del self.phases[self.locate(cta, address)]
@@ -97,11 +104,18 @@ class Mbarriers:
                 f"mbarrier {offset:#x} of CTA {m.cta_name(owner)}: the tx-count {tx} leaves its range of ±(2^20 - 1)"
             )
         m.progress += 1
+        if m.tracing:
+            if expect:
+                self.mark(owner, offset, "expect", pending + arrivals, tx + complete, bytes=expect)
+            if complete:
+                self.mark(owner, offset, "complete", pending + arrivals, tx, bytes=complete)
+            if arrivals:
+                self.mark(owner, offset, "arrive", pending, tx, count=arrivals)
         if pending == 0 and tx == 0 and (arrivals or complete or expect):
             self.words[owner, offset >> 3] = pack(expected, expected, 0, parity ^ 1)
             self.phases[owner, offset] += 1
             if m.tracing:
-                m.emit(owner, f"mbar:{offset:#x}", "mark", "phase", barrier=offset, phase=self.phases[owner, offset])
+                self.mark(owner, offset, "phase", expected, 0)
             m.wake(("mbar", owner, offset))
         else:
             self.words[owner, offset >> 3] = pack(pending, expected, tx, parity)

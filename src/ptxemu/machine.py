@@ -151,6 +151,7 @@ class Machine:
         self.progress = 0  # grows with every change that another warp could be waiting for
         self.expired: set[tuple[int, int]] = set()  # (cta, warp) whose try_wait has reached its time limit
         self.polling = False  # an instruction looked at a state that somebody else has to change
+        self.now: ptx.Instr | None = None  # the instruction that changes barriers now, for events
         self.used = False
         self._bundles: dict[RectKey, Warps] = {}
         self._tmem: np.ndarray | None = None
@@ -256,6 +257,13 @@ class Machine:
         linear = self.linear(cta)
         t = self.row_time[linear, row] = max(self.tick + self.fraction, self.row_time.get((linear, row), 0))
         self.launch.run.events.append(Event(t, linear, row, kind, name, data))
+
+    @staticmethod
+    def place(ins: ptx.Instr | None) -> dict[str, Any]:
+        """Where an instruction stands, as data of an event."""
+        if ins is None:
+            return {}
+        return {"ptx_line": ins.line} if ins.source is None else {"ptx_line": ins.line, "source": str(ins.source)}
 
     def bank_conflicts(self, ins: ptx.Instr) -> BankConflicts:
         """The counters of one shared-memory instruction."""

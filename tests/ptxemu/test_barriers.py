@@ -145,6 +145,11 @@ def test_counts_of_an_mbarrier():
 def test_events_tell_the_phases():
     out = np.zeros((10, 32), np.uint32)
     run = run_ptx(kernel(RING), block=(64,), args=[out], config=Config(trace=True))
+    ring = [e for e in run.events if e.row == "mbar:0x400"]
+    assert [(e.name, e.data["pending"], e.data["phase"]) for e in ring[:4]] == [
+        ("init", 1, 0), ("arrive", 0, 0), ("phase", 1, 1), ("arrive", 0, 1),
+    ]  # fmt: skip
+    assert all(e.data["tx"] == 0 and e.data["ptx_line"] > 0 for e in ring)
     phases = [e.data["phase"] for e in run.events if e.row.startswith("mbar") and e.name == "phase"]
     assert sorted(phases) == sorted([*range(1, 11)] * 2)
     stacks: dict = {}

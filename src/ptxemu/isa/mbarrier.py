@@ -53,6 +53,7 @@ def init(d: Decode) -> Run:
     address, count = barrier_address(d, d.ops[0]), d.read(d.ops[1], "u32")
 
     def run(w: Any) -> None:
+        w.machine.now = d.ins
         where = address(w)
         for t in w.threads():
             w.machine.mbarriers.init(t.cta, int(where[t.at]), int(w.u32[count][t.at]))
@@ -123,6 +124,7 @@ def arrive(d: Decode) -> Run:
 
     def run(w: Any) -> None:
         m = w.machine
+        m.now = d.ins
         where = np.broadcast_to(address(w), w.shape)
         counts = None if amount is None else np.broadcast_to(w.u32[amount], w.shape)
         result = None if out is None else w.to.u64[out]
