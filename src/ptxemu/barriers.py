@@ -9,6 +9,7 @@ PTX ISA "mbarrier", "bar", "barrier.cluster". An mbarrier is the 64-bit word in 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Mbarriers:
         self.machine = machine
         self.words = machine.shared.elements(8, 1).reshape(machine.shared.bytes.shape[0], -1)  # u64 [CTA, offset / 8]
         self.phases: dict[tuple[int, int], int] = {}  # live objects -> completed phases
+        self.arrived: dict[tuple[int, int], Counter[str]] = {}  # where arrivals and bytes came from, over all phases
 
     def locate(self, cta: int, address: int) -> tuple[int, int]:
         """A shared-space address -> (owner, offset). IllegalInstruction when no live mbarrier is there."""
@@ -64,6 +66,7 @@ class Mbarriers:
             raise IllegalInstruction(f"mbarrier.init with count {count}: must be 1 to {COUNT_MASK}")
         self.words[owner, offset >> 3] = pack(count, count, 0, 0)
         self.phases[owner, offset] = 0
+        self.arrived[owner, offset] = Counter()
         self.machine.progress += 1
         if self.machine.tracing:
             self.mark(owner, offset, "init", count, 0, count=count)
@@ -104,6 +107,8 @@ class Mbarriers:
                 f"mbarrier {offset:#x} of CTA {m.cta_name(owner)}: the tx-count {tx} leaves its range of ±(2^20 - 1)"
             )
         m.progress += 1
+        if m.now is not None and (arrivals or complete):
+            self.arrived[owner, offset][m.now.short_where] += 1
         if m.tracing:
             if expect:
                 self.mark(owner, offset, "expect", pending + arrivals, tx + complete, bytes=expect)
@@ -132,12 +137,14 @@ class Mbarriers:
         """The state of a barrier, for reports."""
         pending, expected, tx, parity = unpack(self.word(owner, offset))
         phase = self.phases.get((owner, offset))
+        came = ", ".join(f"{place} ({n} times)" for place, n in self.arrived.get((owner, offset), Counter()).items())
         return {
             "phase": phase,
             "parity": parity,
             "arrivals_pending": pending,
             "arrivals_expected": expected,
             "tx_bytes_pending": tx,
+            "so_far_from": came or "nobody",
         }
 
 

@@ -9,6 +9,7 @@ label to the index of the instruction behind it; from here on nothing looks at n
 
 from __future__ import annotations
 
+import ast
 import re
 import struct
 from bisect import bisect_right
@@ -143,6 +144,11 @@ class Instr:
         """The place, for messages: PTX line, source line where known, and the instruction."""
         source = f" ({self.source.file}:{self.source.line})" if self.source else ""
         return f"PTX line {self.line}{source}: {self.text}"
+
+    @property
+    def short_where(self) -> str:
+        """The place, in few words: the source line where known, else the PTX line."""
+        return str(self.source) if self.source else f"PTX line {self.line}"
 
 
 @dataclass(slots=True)
@@ -553,6 +559,11 @@ class _Parser:
             if not isinstance(inner, Reg | Sym | Imm):
                 raise self.error(f"{text!r} is no address", at)
             return Addr(inner, offset, tuple(self.operand(entry, scope, x, at) for x in parts[1:]))
+        if c in "(-+~0123456789":
+            literal = _literal(text)
+            value = _constant_expression(text) if literal is None else None
+            if literal is not None or value is not None:
+                return literal or Imm("int", value or 0, (value or 0) & (1 << 64) - 1)
         if c == "(":
             return Group(tuple(self.operand(entry, scope, x, at) for x in _split(text[1:-1])))
         if c == "!":
@@ -618,6 +629,21 @@ def _int(text: str) -> int:
     if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
         return sign * int(digits, 8)
     return sign * int(digits, 0)
+
+
+def _constant_expression(text: str) -> int | None:
+    """An integer expression of literals (PTX ISA "Constant Expressions"), or None."""
+    if not re.fullmatch(r"[\d\sxXa-fA-FU+\-*/%()&|^~<>]+", text) or not re.match(r"[\d(~+-]", text):
+        return None
+    plain = re.sub(r"\b(?:0[xX][0-9a-fA-F]+|\d+)U?\b", lambda m: str(_int(m[0])), text).replace("/", "//")
+    try:
+        tree = ast.parse(plain, mode="eval")
+    except SyntaxError:
+        return None
+    allowed = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop)
+    if not all(isinstance(node, allowed) and not isinstance(node, ast.Pow) for node in ast.walk(tree)):
+        return None
+    return int(eval(compile(tree, "<constant>", "eval")))
 
 
 def _literal(text: str) -> Imm | None:

@@ -187,6 +187,7 @@ def test_deadlock_says_who_waits_for_what(config):
     first, second = found[1, 0], found[1, 1]
     assert (first["barrier"], first["phase"], first["arrivals_pending"], first["tx_bytes_pending"]) == (1024, 0, 2, 128)
     assert (second["barrier"], second["threads_arrived"], second["threads_expected"]) == (2, 32, 96)
+    assert first["so_far_from"].startswith("PTX line") and first["so_far_from"].endswith("(1 times)")
     assert "mbarrier.try_wait" in first["instruction"] and "bar.sync 2, 96" in second["instruction"]
     text = str(error)
     assert (

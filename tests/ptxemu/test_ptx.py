@@ -57,6 +57,14 @@ def test_literals():
     assert values == [-7, 255, 15, 5, 1.0, 1500.0, 1.0]
 
 
+def test_constant_expressions():
+    e = entry(
+        ".reg .b32 %r<2>; add.s32 %r0, %r1, 65536 + 16; add.s32 %r0, %r1, (1 << 4) | 0x3; "
+        "add.s32 %r0, %r1, -(7 / 2) * 2;"
+    )
+    assert [i.operands[2].value for i in e.code] == [65552, 19, -6]
+
+
 def test_addresses_vectors_pairs():
     e = entry(
         ".reg .b32 %r<9>; .reg .b64 %d<3>; .reg .pred %p<3>; .shared .b8 s[16]; "
