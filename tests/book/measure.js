@@ -47,32 +47,35 @@ window.measure = (() => {
     return layers.reverse().reduce((base, layer) => over(layer, base), [255, 255, 255]);
   }
 
-  // The words of every drawing whose contrast with what lies under them is below `least`; and how many words were looked at.
+  // The words of figures and widgets whose contrast with what lies under them is below `least`; and how many were looked at.
   function faintText(least) {
     const hit = document.createElement("style");
     hit.textContent = "svg.bk *{pointer-events:all!important} .bd-header,.bd-header-article{visibility:hidden!important}";
     document.head.append(hit);
     const faint = [];
     let seen = 0;
-    for (const text of document.querySelectorAll("svg.bk text")) {
+    const says = (e) => [...e.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.textContent.trim());
+    const words = [...document.querySelectorAll("svg.bk text, svg.bk tspan, :is(.bk-fig, .bk-widget) :not(svg, svg *, option)")];
+    for (const text of words.filter(says)) {
       const style = getComputedStyle(text);
-      if (!text.textContent.trim() || style.visibility !== "visible" || !text.checkVisibility()) continue;
+      if (style.visibility !== "visible" || !text.checkVisibility()) continue;
       let box = text.getBoundingClientRect();
-      if (!box.width) continue;
+      if (box.width < 2 || box.height < 2) continue; // for screen readers only
       if (box.top < 0 || box.bottom > innerHeight || box.left < 0 || box.right > innerWidth) {
         text.scrollIntoView({ block: "center", inline: "center", behavior: "instant" });
         box = text.getBoundingClientRect();
       }
       const halo = style.paintOrder.startsWith("stroke") ? colour(style.stroke) : null;
       const under = halo ? halo.slice(0, 3) : background(box.left + box.width / 2, box.top + box.height / 2);
-      const fill = colour(style.fill);
+      const drawn = text instanceof SVGElement;
+      const fill = colour(drawn ? style.fill : style.color);
       if (!fill) continue;
       seen += 1;
-      const ink = over([...fill.slice(0, 3), fill[3] * parseFloat(style.fillOpacity) * opacity(text)], under);
+      const ink = over([...fill.slice(0, 3), fill[3] * (drawn ? parseFloat(style.fillOpacity) : 1) * opacity(text)], under);
       const contrast = ratio(ink, under);
       if (contrast < least) {
-        const drawing = text.closest("svg");
-        const where = drawing.querySelector("title")?.textContent ?? drawing.getAttribute("aria-label");
+        const whole = text.closest("svg.bk, .bk-widget, .bk-fig");
+        const where = whole.querySelector("title")?.textContent ?? whole.ariaLabel ?? whole.dataset.figure;
         faint.push(`${where}: "${text.textContent.trim()}" ${contrast.toFixed(2)}:1, rgb(${ink.map(Math.round)}) on rgb(${under.map(Math.round)})`);
       }
     }

@@ -77,7 +77,16 @@ def test_words_in_drawings_can_be_read(page: Any, theme: str) -> None:
     set_theme(page, theme)
     result = page.execute_script("return measure.faintText(4.5)")
     assert result["faint"] == []
-    assert bool(result["seen"]) == page.execute_script("return !!document.querySelector('svg.bk text')")
+    assert bool(result["seen"]) == bool(page.find_elements(By.CSS_SELECTOR, ".bk-fig, .bk-widget, svg.bk text"))
+
+
+def test_every_drawing_has_a_name(page: Any) -> None:
+    """Those that a widget draws are not in the file; each says what it is, with a title or a label."""
+    nameless = """
+        const named = (e) => e.ariaLabel || e.querySelector(":scope > title, :scope > legend")?.textContent;
+        const drawn = document.querySelectorAll("svg[role=img]:not([aria-hidden=true]), canvas, [role=group]");
+        return [...drawn].filter((e) => !named(e)).map((e) => e.outerHTML.slice(0, 200))"""
+    assert page.execute_script(nameless) == []
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -165,6 +165,13 @@ def test_every_drawing_has_title_and_description(html: Path) -> None:
     assert mute == []
 
 
+def test_the_chapters_are_drawn_and_some_of_it_moves(html: Path) -> None:
+    """Guards the other tests: they would pass on a book that lost its pictures."""
+    pages = [(html / f"book/{name}.html").read_text() for name in ("machine", "s01_baseline")]
+    assert sum(page.count('<svg class="bk') for page in pages) >= 10
+    assert sum(page.count("application/vnd.jupyter.widget-view+json") for page in pages) >= 3
+
+
 def test_pages_do_not_tell_whose_machine_built_them(html: Path) -> None:
     places = [f"{ROOT}/", f"{Path.home()}/"]
     told = [
