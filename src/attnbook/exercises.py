@@ -233,9 +233,7 @@ def _grade_address(answer: Any) -> str:
     if answer == (_P_ROW * 128 + _P_KEY) * 2:
         raise Wrong("That is where it would be in a plain row-major tile. Here 8 columns make a slice of all 128 rows.")
     if answer != offset:
-        raise Wrong(
-            f"Not byte {answer}. Whole slices of 8 columns first, then the row, then the column."
-        )
+        raise Wrong(f"Not byte {answer}. Whole slices of 8 columns first, then the row, then the column.")
     return f"Right: the kernel's own layout puts P[{_P_ROW}, {_P_KEY}] at byte {offset}."
 
 
@@ -246,7 +244,8 @@ def _rescale_bytes(tiles: int) -> int:
     """Bytes that the rescale of O moves between TMEM and registers in one CTA, counted in an emulated run."""
     import attnbook
 
-    run = attnbook.run("baseline", batch=1, heads=1, seqlen=128 * tiles, seed=0).run
+    run = attnbook.run("baseline", batch=1, heads=1, seqlen=128 * tiles, seed=0, device="emulator").run
+    assert run is not None  # the emulator always leaves one
     stores = sum(n for opcode, n in run.instructions.items() if opcode.startswith("tcgen05.st"))
     ctas = tiles  # one CTA for each 128 queries
     return 2 * stores // ctas * 32 * 8 * 4  # each store is 32 lanes x 8 columns x 4 bytes, and was loaded before
@@ -289,9 +288,7 @@ def _grade_mystery(answer: Any) -> str:
     if answer not in names:
         raise Wrong(f"{answer!r} is not a barrier of this kernel; it waits on {', '.join(names)}.")
     if mutate.drop_wait(answer)(ptx) != mystery(ptx):
-        raise Wrong(
-            f"With the wait for {answer} gone the kernel fails otherwise. Which data is read too early?"
-        )
+        raise Wrong(f"With the wait for {answer} gone the kernel fails otherwise. Which data is read too early?")
     return f"Right: nobody waits for {answer}, so the last product is read, and its operands overwritten, too early."
 
 
