@@ -18,9 +18,10 @@ from ptxemu.trace import Trace
 class Moment:
     """The state of a barrier after one thing has happened.
 
-    kind: init, wait, arrive, bytes, phase or go. pending: arrivals still missing. tx: bytes still missing (expected
-        and not
-    yet there). phase: phases completed. waiting: warp -> the phase whose end it waits for. tick: when in the trace.
+    kind: init, wait, expect, arrive, bytes, phase or go. pending: arrivals still missing. tx: bytes still missing
+        (expected
+    and not yet there). phase: phases completed. waiting: warp -> the phase whose end it waits for. tick: when in the
+    trace. source: the kernel's line that caused it.
     """
 
     tick: float
@@ -32,92 +33,98 @@ class Moment:
     phase: int
     expected: int = 0
     waiting: dict[int, int] = field(default_factory=dict)
+    source: str = ""
 
 
 def story(trace: Trace, address: int, cta: int = 0, *, phases: int = 2, pieces: int = 4) -> list[Moment]:
-    """What happens to the mbarrier at a shared-memory address, from its first use to the end of `phases` phases.
+    """What happens to the mbarrier at a shared-memory address, from its initialisation to the end of `phases` phases.
 
     Bytes that arrive one after another are told in at most `pieces` moments a phase. ValueError when the trace says
-    nothing of
-    the barrier, or when its bytes do not come out even at the end of a phase.
+    nothing
+    of the barrier, or when one event does not follow from the one before.
     """
     row = f"mbar:{address:#x}"
-    # A copy's end is noted after the bytes it brought have ended a phase in the same round: it comes first here.
-    events = sorted(
-        (e for e in trace.events if e.cta == cta), key=lambda e: (e.t, not (e.row == "tma" and e.kind == "end"))
-    )
-    arrivals = [e for e in events if e.row == row and e.name == "arrive"]
-    if not arrivals:
-        raise ValueError(
-            f"no arrival on barrier {address:#x} in CTA {cta}; barriers: "
-            f"{sorted({e.row for e in events if e.row[:4] == 'mbar'})}"
-        )
-    count = arrivals[0].data["pending"] + arrivals[0].data["count"]
-    now = Moment(
-        events[0].t,
-        "init",
-        f"Initialised: a phase ends after {count} arrival{'s' if count > 1 else ''}.",
-        count,
-        count,
-        0,
-        0,
-    )
-    out = [now]
-    loads = [e for e in events if e.row == "tma" and e.kind == "end" and e.data.get("barrier") == address]
-    bytes_of = {id(e): e.data["bytes"] for e in loads}
+    events = sorted((e for e in trace.events if e.cta == cta), key=lambda e: e.t)
+    if not any(e.row == row and e.name == "init" for e in events):
+        there = sorted({e.row for e in events if e.row.startswith("mbar")})
+        raise ValueError(f"no mbarrier.init at {address:#x} in CTA {cta}; barriers: {there}")
+    out: list[Moment] = []
     for e in events:
-        mine = e.data.get("barrier") == address
-        if e.name == "wait" and mine and e.row.startswith("warp"):
-            warp = int(e.row[4:])
-            waiting = dict(now.waiting)
+        if e.row == row:
+            now = _after(out, e.name, e.data, e.t, pieces, address)
+            merged = now.kind == "bytes" and out[-1].kind == "bytes" and _inside_a_piece(out[-1], pieces)
+            out[-1:] = [now] if merged or not out else [out[-1], now]
+        elif e.name == "wait" and e.row.startswith("warp") and e.data.get("barrier") == address and out:
+            before, warp = out[-1], int(e.row[4:])
+            waiting = dict(before.waiting)
             if e.kind == "begin":
                 waiting[warp] = int(e.data["phase"])
-                merged = out[-1].kind == "wait"
-                who = _warps(set(waiting) - (set(out[-2].waiting) if merged and len(out) > 1 else set(now.waiting)))
-                text = f"{who} must wait: phase {waiting[warp]} is not complete."
-                now = replace(now, tick=e.t, kind="wait", text=text, waiting=waiting)
-                out[-1:] = [now] if merged else [out[-1], now]
+                merged = before.kind == "wait"
+                earlier = out[-2].waiting if merged else before.waiting
+                text = f"{_warps(set(waiting) - set(earlier))} must wait: phase {waiting[warp]} is not complete."
+                now = replace(
+                    before, tick=e.t, kind="wait", text=text, waiting=waiting, source=str(e.data.get("source") or "")
+                )
             else:
                 waiting.pop(warp, None)
-                merged = out[-1].kind == "go"
-                text = "All warps have seen the phase end and go on." if not waiting else f"{_warps({warp})} goes on."
-                now = replace(now, tick=e.t, kind="go", text=text, waiting=waiting)
-                out[-1:] = [now] if merged else [out[-1], now]
-                if now.phase >= phases and not waiting:
-                    return out
-        elif e.row == row and e.name == "arrive":
-            tx = e.data["tx"]
-            by = (
-                "The tensor core arrives: all MMAs before the commit are complete."
-                if not tx
-                else "One thread arrives and expects "
-            )
-            text = by + (f"{tx:,} bytes." if tx else "")
-            now = replace(now, tick=e.t, kind="arrive", text=text, pending=e.data["pending"], tx=tx, expected=tx)
-            out.append(now)
-        elif id(e) in bytes_of:
-            left = now.tx - bytes_of[id(e)]
-            if left < 0:
-                raise ValueError(f"barrier {address:#x}: {-left} bytes more than expected in phase {now.phase}")
-            done = now.expected - left
-            merged = out[-1].kind == "bytes" and bool((now.expected - now.tx) % max(1, now.expected // pieces))
-            text = f"The TMA has written {done:,} of {now.expected:,} bytes."
-            now = replace(now, tick=e.t, kind="bytes", text=text, tx=left)
-            out[-1:] = [now] if merged else [out[-1], now]
-        elif e.row == row and e.name == "phase":
-            if now.tx or now.pending:
-                raise ValueError(
-                    f"barrier {address:#x}: phase {now.phase} ends with {now.pending} arrivals and {now.tx} bytes "
-                    f"missing"
-                )
-            done = now.phase
-            text = (
-                f"No arrival and no byte is missing: phase {done} is complete. The counters start anew, the parity "
-                f"flips."
-            )
-            now = replace(now, tick=e.t, kind="phase", text=text, pending=count, tx=0, phase=done + 1, expected=0)
-            out.append(now)
+                merged = before.kind == "go"
+                text = f"{_warps({warp})} goes on." if waiting else "All warps have seen the phase end and go on."
+                now = replace(before, tick=e.t, kind="go", text=text, waiting=waiting, source="")
+            out[-1:] = [now] if merged else [before, now]
+            if now.phase >= phases and not waiting:
+                break
     return out
+
+
+def _after(out: list[Moment], name: str, data: dict[str, Any], tick: float, pieces: int, address: int) -> Moment:
+    """The moment that an event of the barrier itself makes. ValueError when its counters do not follow."""
+    pending, tx, phase = int(data["pending"]), int(data["tx"]), int(data["phase"])
+    source = str(data.get("source") or "")
+    if name == "init":
+        count = int(data["count"])
+        text = f"Initialised: a phase ends after {count} arrival{'s' if count > 1 else ''}."
+        return Moment(tick, "init", text, pending, count, tx, phase, source=source)
+    before = out[-1]
+    follows = {
+        "expect": (before.pending, before.tx + int(data.get("bytes", 0)), before.phase),
+        "arrive": (before.pending - int(data.get("count", 0)), before.tx, before.phase),
+        "complete": (before.pending, before.tx - int(data.get("bytes", 0)), before.phase),
+        "phase": (before.count, 0, before.phase + 1),
+    }[name]
+    if (pending, tx, phase) != follows or (name == "phase" and (before.pending or before.tx)):
+        raise ValueError(
+            f"barrier {address:#x}: {name} at tick {tick:.0f} leaves (arrivals, bytes, phase) = "
+            f"{(pending, tx, phase)} where "
+            f"{follows} would follow from {(before.pending, before.tx, before.phase)}"
+        )
+    expected = before.expected
+    if name == "expect":
+        kind, expected = "expect", tx
+        text = f"One thread says that {data['bytes']:,} bytes will come."
+    elif name == "arrive":
+        kind = "arrive"
+        who = (
+            "It arrives, in the same instruction"
+            if before.kind == "expect"
+            else "The tensor core arrives: all MMAs before the commit are complete"
+        )
+        text = f"{who}. {tx:,} bytes are missing." if tx else f"{who}."
+    elif name == "complete":
+        kind, text = "bytes", f"The TMA has written {expected - tx:,} of {expected:,} bytes."
+    else:
+        kind, expected = "phase", 0
+        text = (
+            f"No arrival and no byte is missing: phase {before.phase} is complete. The counters start anew, the "
+            f"parity flips."
+        )
+    return replace(
+        before, tick=tick, kind=kind, text=text, pending=pending, tx=tx, phase=phase, expected=expected, source=source
+    )
+
+
+def _inside_a_piece(moment: Moment, pieces: int) -> bool:
+    """Whether bytes that come now belong to the same moment as those before."""
+    return bool((moment.expected - moment.tx) % max(1, moment.expected // pieces))
 
 
 def _warps(warps: set[int]) -> str:
@@ -131,7 +138,7 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
     """One mbarrier through two phases of a real emulated run: expect, bytes, arrivals, the phase, the waiting warps."""
     trace = stage_trace(stage)
     address = {name: a for a, name in barrier_names(stage).items()}
-    stories = [story(trace, address[name], cta) for name in names]
+    stories = [story(trace, address[name], cta, pieces=2) for name in names]
     longest = max(len(s) for s in stories)
     warps = sorted({int(e.row[4:]) for e in trace.events if e.row.startswith("warp")})
     h = 330
@@ -145,13 +152,12 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
         # the unit that delivers
         s.text(20, 24, "who arrives", "ts")
         unit, cls = ("TMA", "r-load") if by_tma else ("tensor core", "r-mma")
-        s.rect(
-            20, 138, 128, 52, cls if m.kind in ("bytes", "arrive") else f"e-{'smem' if by_tma else 'tmem'} paper", rx=6
-        )
-        s.text(84, 169, unit, "tb on" if m.kind in ("bytes", "arrive") else "tb", anchor="middle")
+        active = m.kind == "bytes" or (m.kind == "arrive" and not by_tma)
+        s.rect(20, 138, 128, 52, cls if active else f"e-{'smem' if by_tma else 'tmem'} paper", rx=6)
+        s.text(84, 169, unit, "tb on" if active else "tb", anchor="middle")
         if by_tma:
-            s.rect(20, 52, 128, 52, "r-none" if m.kind == "arrive" else "paper", rx=6)
-            s.text(84, 83, "one thread", "tb on" if m.kind == "arrive" else "tb", anchor="middle")
+            s.rect(20, 52, 128, 52, "fill-ink" if m.kind in ("arrive", "expect") else "paper", rx=6)
+            s.text(84, 83, "one thread", "tb on" if m.kind in ("arrive", "expect") else "tb", anchor="middle")
         # the barrier
         bx, bw = 232, 296
         s.text(bx, 24, f"mbarrier {names[which]}", "tl")
@@ -174,12 +180,10 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
             s.rect(bx + 18, 198, 180 * m.tx / full, 18, "r-load", rx=3)
         s.text(bx + 206, 212, f"{m.tx:,}", "tb")
         # arrows of this moment
-        if m.kind == "arrive":
+        if m.kind in ("arrive", "expect"):
             y = 78 if by_tma else 164
-            s.arrow([(150, y), (bx - 4, y)], "r-wait" if by_tma else "r-mma", width=2, head=10)
-            s.text((150 + bx) / 2, y - 10, "arrive", "tb", anchor="middle")
-            if by_tma:
-                s.text((150 + bx) / 2, y + 20, "expect_tx", "ts", anchor="middle")
+            s.arrow([(150, y), (bx - 4, y)], "" if by_tma else "r-mma", width=2, head=10)
+            s.text((150 + bx) / 2, y - 10, "arrive" if m.kind == "arrive" else "expect_tx", "t", anchor="middle")
         if m.kind == "bytes":
             s.arrow([(150, 164), (bx - 4, 164)], "r-load", width=2, head=10)
             s.text((150 + bx) / 2, 154, "complete_tx", "ts", anchor="middle")
@@ -190,7 +194,7 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
             wants = m.waiting.get(w)
             s.rect(624, y, 128, 44, "r-wait" if wants is not None else "paper e-reg", rx=6)
             if wants is not None:
-                s.hatch(722, y, 30, 44)
+                s.hatch(732, y, 20, 44)
             s.text(636, y + 18, f"warp {w}", "tb")
             s.text(
                 636,
@@ -209,8 +213,9 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
             s.rect(cx - cw / 2, 272, cw, 14, tone if i <= at else "off", rx=2, data_set=f"step:{i}")
             if i == at:
                 s.rect(cx - cw / 2 - 2, 270, cw + 4, 18, "pick", rx=3)
-            s.text(cx, 304, LABELS[x.kind], "tc" if i == at else "tc ts", anchor="middle")
-        return s, f"**{names[which]}, step {at + 1} of {len(moments)}**, tick {m.tick:.0f}. {m.text}"
+            s.text(cx, 304, x.kind, "tc" if i == at else "tc ts", anchor="middle")
+        where = f" (`{m.source}`)" if m.source else ""
+        return s, f"**{names[which]}, step {at + 1} of {len(moments)}**, tick {m.tick:.0f}{where}. {m.text}"
 
     return explore(
         [
@@ -231,6 +236,3 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
         source=f"from the events of an emulated run of stage {stage_number(stage)}, CTA {cta}, two KV tiles",
         interval=1300,
     )
-
-
-LABELS = {"init": "init", "wait": "wait", "arrive": "arrive", "bytes": "bytes", "phase": "phase", "go": "go"}

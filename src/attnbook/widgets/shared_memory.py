@@ -60,7 +60,8 @@ def tma_box() -> Explorer:
         for c in range(8):
             s.text(gx + cw * c + cw / 2, top - 8, c, "ts", anchor="middle", data_set=f"pick:{8 + c}")
         for g in range(8):
-            s.text(sx + cw * g + cw / 2, top - 8, f"{4 * g}–{4 * g + 3}", "ts tc", anchor="middle")
+            s.text(sx + cw * g + 2, top - 8, 4 * g, "ts")
+        s.text(sx - 8, top - 8, "bank", "ts", anchor="end")
         for r in range(8):
             s.text(gx - 8, top + cell * r + 18, r, "ts", anchor="end", data_set=f"pick:{r}")
             s.text(sx - 8, top + cell * r + 18, f"+{128 * r}", "ts", anchor="end")
