@@ -127,13 +127,13 @@ def _operands(number: int) -> dict[str, Operand]:
 
     module = stage_module(number)
     found: dict[str, tuple[str, Shape, Shape]] = {}
+    functions = {name: getattr(module, f) for name, (f, *_) in OPERANDS.items() if hasattr(module, f)}
 
     @cute.jit
     def probe() -> None:
-        for name, (function, *_) in OPERANDS.items():
-            if hasattr(module, function):
-                layout = getattr(module, function)(cutlass.BFloat16)
-                found[name] = (str(layout), layout.outer.shape, layout.outer.stride)
+        for name, function in functions.items():
+            layout = function(cutlass.BFloat16)
+            found[name] = (str(layout), layout.outer.shape, layout.outer.stride)
 
     probe()
     return {

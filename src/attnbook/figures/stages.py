@@ -124,9 +124,9 @@ def smem_map(stage: Any = 1) -> Svg:
     ty = y + h + 44
     s.text(x0, ty - 2, "byte", "ts")
     s.text(x0 + 74, ty - 2, "name", "ts")
-    s.text(x0 + 200, ty - 2, "phase ends with", "ts")
-    s.text(x0 + 430, ty - 2, "arrives", "ts")
-    s.text(x0 + 600, ty - 2, "waits", "ts")
+    s.text(x0 + 190, ty - 2, "phase ends with", "ts")
+    s.text(x0 + 400, ty - 2, "arrives", "ts")
+    s.text(x0 + 640, ty - 2, "waits", "ts")
     for i, (name, (o, n)) in enumerate(small):
         yy = ty + 10 + 30 * i
         s.line(x0, yy - 2, x0 + w, yy - 2, "ln hair")
@@ -134,14 +134,14 @@ def smem_map(stage: Any = 1) -> Svg:
         s.text(x0 + 74, yy + 19, name, "tb")
         b = barriers.get(name)
         if b is None:
-            s.text(x0 + 200, yy + 19, f"{n} bytes: where tcgen05.alloc leaves its address", "t")
+            s.text(x0 + 190, yy + 19, f"{n} bytes: where tcgen05.alloc leaves its address", "t")
             continue
         ends = f"{b['count']} arrival" + ("s" if b["count"] > 1 else "")
         if b["bytes"]:
             ends += f" and {b['bytes']:,} bytes"
-        s.text(x0 + 200, yy + 19, ends, "t")
-        s.text(x0 + 430, yy + 19, b["arrives"].replace("K^T", "Kᵀ"), "t")
-        s.text(x0 + 600, yy + 19, b["waits"], "t")
+        s.text(x0 + 190, yy + 19, ends, "t")
+        s.text(x0 + 400, yy + 19, b["arrives"].replace("K^T", "Kᵀ"), "t")
+        s.text(x0 + 640, yy + 19, b["waits"], "t")
     return s
 
 
@@ -151,6 +151,7 @@ def tmem_map(stage: Any = 1) -> Svg:
     number = stage_number(stage)
     columns, lanes = int(B200.tmem_columns), int(B200.tmem_lanes)
     allocated = int(getattr(module, "TMEM_COLUMNS", columns))
+    aliases: dict[str, tuple[int, int]] = getattr(module, "TMEM_ALIASES", {})
     s = Svg(
         760,
         290,
@@ -161,7 +162,11 @@ def tmem_map(stage: Any = 1) -> Svg:
         caption=(
             f"TMEM has {lanes} lanes and {columns} columns of 32 bits. Stage {number} allocates {allocated} columns: "
             + " and ".join(f"{name} in columns {c}–{c + n - 1}" for name, (c, n) in module.TMEM.items())
-            + ", each 128 × 128 in fp32, row i in lane i. Warp w reaches the 32 lanes of its own quarter only."
+            + ", each 128 × 128 in fp32, row i in lane i. "
+            + "".join(
+                f"{a} later takes columns {c}–{c + n - 1}, two 16-bit numbers a cell. " for a, (c, n) in aliases.items()
+            )
+            + "Warp w reaches the 32 lanes of its own quarter only."
             + (f" {columns // allocated} CTAs fit on one SM." if columns // allocated > 1 else "")
         ),
         source=f"from the facts of stage {number}, which a test holds against the compiled kernel",
@@ -175,6 +180,10 @@ def tmem_map(stage: Any = 1) -> Svg:
         s.text(bx + bw / 2, y0 + h / 2 - 6, name, "th", anchor="middle")
         s.text(bx + bw / 2, y0 + h / 2 + 16, f"{lanes} × {n} fp32", "t", anchor="middle")
         s.text(bx + bw / 2, y0 + h / 2 + 36, human_bytes(4 * lanes * n), "ts", anchor="middle")
+    for name, (c, n) in aliases.items():
+        bx, bw = x0 + w * c / columns, w * n / columns
+        s.rect(bx + 3, y0 + h - 46, bw - 6, 40, "soft-softmax dash", rx=3)
+        s.text(bx + bw / 2, y0 + h - 21, f"then {name}", "tb", anchor="middle")
     if allocated < columns:
         bx = x0 + w * allocated / columns
         s.text((bx + x0 + w) / 2, y0 + h / 2 + 4, f"{columns - allocated} columns not allocated", "ts", anchor="middle")
@@ -346,7 +355,10 @@ def dataflow(stage: Any = 1) -> Svg:
     s.arrow(
         [(xv + bw / 2, sm + bh - 6), (xv + bw / 2, tm - 14), (xo + 14, tm - 14), (xo + 14, tm + 6)], "r-mma", width=2
     )
-    s.arrow([(xp + bw - 1, target + bh - 20), (xo + 36, target + bh - 20), (xo + 36, tm + 6)], "r-mma", width=2)
+    if in_smem:
+        s.arrow([(xp + bw - 1, sm + bh - 20), (xo + 36, sm + bh - 20), (xo + 36, tm + 6)], "r-mma", width=2)
+    else:
+        s.arrow([(xp + bw, tm + bh / 2), (xo - 1, tm + bh / 2)], "r-mma", width=2)
     s.text(xo + 44, (sm + bh + tm) / 2 + 8, "PV, added", "tb r-mma")
     # rescale and epilogue
     box(xo - 16, rg, bw + 32, "O row", 0, "e-reg", note=f"{4 * chunk} B at a time")

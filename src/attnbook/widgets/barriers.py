@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from attnbook.chips import human_bytes
+from attnbook.compile import stage_module
 from attnbook.figures.budget import stage_number
 from attnbook.figures.still import barrier_names
 from attnbook.figures.svg import Svg
@@ -134,10 +136,17 @@ def _warps(warps: set[int]) -> str:
     return f"Warps {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
 
 
-def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"), *, cta: int = 0) -> Explorer:
-    """One mbarrier through two phases of a real emulated run: expect, bytes, arrivals, the phase, the waiting warps."""
+def mbarrier_steps(stage: Any = 1, names: Sequence[str] | None = None, *, cta: int = 0) -> Explorer:
+    """One mbarrier through two phases of a real emulated run: expect, bytes, arrivals, the phase, the waiting warps.
+
+    names: which barriers of the stage; default: the first that the TMA completes in every tile, and the first that the
+    tensor core does.
+    """
     trace = stage_trace(stage)
     address = {name: a for a, name in barrier_names(stage).items()}
+    if names is None:
+        again = {n: b for n, b in stage_module(stage).BARRIERS.items() if str(b["phases"]) != "1"}
+        names = [next(n for n, b in again.items() if b["arrives"].startswith(who)) for who in ("TMA", "tensor core")]
     stories = [story(trace, address[name], cta, pieces=2) for name in names]
     longest = max(len(s) for s in stories)
     warps = sorted({int(e.row[4:]) for e in trace.events if e.row.startswith("warp")})
@@ -231,7 +240,7 @@ def mbarrier_steps(stage: Any = 1, names: tuple[str, ...] = ("kv_full", "s_full"
             "parity flips; whoever waits for that phase goes on. Nobody resets anything, so the same eight bytes "
             "serve every tile, and a warp only needs to know "
             "whether it waits for an even or an odd phase. "
-            f"`kv_full` expects {human_bytes(max(x.expected for x in stories[0]))} a phase."
+            f"`{names[0]}` expects {human_bytes(max(x.expected for x in stories[0]))} a phase."
         ),
         source=f"from the events of an emulated run of stage {stage_number(stage)}, CTA {cta}, two KV tiles",
         interval=1300,

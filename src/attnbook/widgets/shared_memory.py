@@ -124,6 +124,24 @@ def _chunk(s: Svg, x: float, y: float, w: float, h: float, n: int, on: bool, *, 
             s.rect(x + 1.5, y + 1.5, w - 3, h - 3, "pick")
 
 
+UNSWIZZLED = (
+    "One `tcgen05.mma` multiplies 16 columns; a tile takes eight of them. Without a swizzle, shared memory is cut "
+    "into core "
+    "matrices of 8 rows × 16 bytes, each 128 bytes in one piece, and two strides say where the next ones lie. Q, K "
+    "and P lie "
+    "with the summed dimension contiguous and read 4 KiB in one run; V lies the other way, and its 16 keys are 16 "
+    "short "
+    "runs. Nothing is transposed."
+)
+SWIZZLED = (
+    "One `tcgen05.mma` multiplies 16 columns; a tile takes eight of them. With the 128-byte swizzle a row of 64 "
+    "columns lies "
+    "in 128 bytes, its 16-byte chunks in an order that changes from row to row; a step of a K-major operand takes "
+    "32 bytes "
+    "of every row (pale cells: a part of the 128 bytes). Two such panels make the tile."
+)
+
+
 def canonical_layout(stage: Any = 1) -> Explorer:
     """Which bytes of shared memory each K = 16 step of an MMA reads, for every operand of the stage."""
     ops = list(operands(stage).values())
@@ -136,11 +154,9 @@ def canonical_layout(stage: Any = 1) -> Explorer:
         s = Svg(760, 444, title=f"Shared memory of {op.name}")
         k_across = op.major == "K"
         r, k = np.meshgrid(np.arange(op.rows), np.arange(16 * steps), indexing="ij")
-        core = op.offset(r, k) // 128  # core matrix (128 bytes) that holds each element
-        grid = core[::8, ::8]  # (16 groups of 8 rows, 16 groups of 8 of the summed dimension)
-        on = {int(x) for x in core[:, 16 * step : 16 * step + 16].reshape(-1)}
+        chunks = np.unique(op.offset(r, k)[:, 16 * step : 16 * step + 16] // 16)  # 16-byte chunks that the step reads
+        full = np.bincount(chunks // 8, minlength=256)  # of each 128 bytes of shared memory, how many of the 8
         down, across = (op.rows_are, op.sum_is) if k_across else (op.sum_is, op.rows_are)
-        view = grid if k_across else grid.T
         s.text(lx, 20, f"the matrix {op.name}", "tl")
         s.text(lx, 38, f"each cell: {'8 rows × 8 columns' if k_across else '8 keys × 8 columns'}", "ts")
         s.text(mx, 20, "its 32 KiB of shared memory", "tl")
@@ -149,29 +165,26 @@ def canonical_layout(stage: Any = 1) -> Explorer:
         s.vertical(lx - 12, top + 8 * cell, f"{down}, 0 to 127", "ts")
         for i in range(16):
             for j in range(16):
-                m = int(view[i, j])
-                target = f"step:{j // 2}" if k_across else f"step:{i // 2}"
-                s.rect(
-                    lx + cell * j,
-                    top + cell * i,
-                    cell,
-                    cell,
-                    "cell " + ("r-mma" if m in on else "t-smem"),
-                    data_set=target,
-                )
-                m2 = i * 16 + j
-                s.rect(mx + cell * j, top + cell * i, cell, cell, "cell " + ("r-mma" if m2 in on else "t-smem"))
+                now = (j if k_across else i) // 2
+                cls = "r-mma" if now == step else "t-smem"
+                s.rect(lx + cell * j, top + cell * i, cell, cell, f"cell {cls}", data_set=f"step:{now}")
+                share = int(full[16 * i + j])
+                cls = "r-mma" if share == 8 else "soft-mma" if share else "t-smem"
+                s.rect(mx + cell * j, top + cell * i, cell, cell, "cell " + cls)
             s.text(mx - 8, top + cell * i + 13, f"{2048 * i:#06x}", "tm", anchor="end")
         # strides, measured on the layout itself
-        runs = _runs(sorted(on))
+        runs = _runs([int(c) for c in chunks])
         y = top + 16 * cell + 26
         s.text(lx, y, op.text, "tm")
         s.text(lx, y + 24, f"SBO = {op.sbo:,} B", "tb")
         s.text(
             lx + 116, y + 24, f"from 8 {op.rows_are} to the next 8" if k_across else "from 8 columns to the next 8", "t"
         )
-        s.text(lx, y + 44, f"LBO = {op.lbo:,} B", "tb")
-        s.text(lx + 116, y + 44, "from 8 columns to the next 8" if k_across else "from 8 keys to the next 8", "t")
+        if op.swizzle.bits and k_across:
+            s.text(lx, y + 44, "LBO is not used with a swizzle", "t")
+        else:
+            s.text(lx, y + 44, f"LBO = {op.lbo:,} B", "tb")
+            s.text(lx + 116, y + 44, "from 8 columns to the next 8" if k_across else "from 8 keys to the next 8", "t")
         first = int(op.offset(0, 16 * step))
         s.text(mx, y + 24, f"step {step + 1}: from byte {first:,}", "tb")
         s.text(mx, y + 44, _say_runs(runs), "t")
@@ -179,7 +192,7 @@ def canonical_layout(stage: Any = 1) -> Explorer:
             f"Step {step + 1} of {steps}: the tensor core takes columns {16 * step} to {16 * step + 15} of the sum "
             f"({op.sum_is}). The descriptor starts {first:,} bytes into the tile, {int(op.offset(0, 16)):,} bytes on "
             f"for each "
-            f"step, and reads {len(on)} core matrices: {_say_runs(runs)}."
+            f"step, and reads {16 * len(chunks):,} bytes: {_say_runs(runs)}."
         )
         return s, f"**{op.name}, {'K-major' if k_across else 'MN-major'}.** {text}"
 
@@ -191,15 +204,7 @@ def canonical_layout(stage: Any = 1) -> Explorer:
         draw,
         name="canonical_layout",
         title="What each step of an MMA reads from shared memory",
-        caption=(
-            "One `tcgen05.mma` multiplies 16 columns; a tile takes eight of them. Without a swizzle, shared memory "
-            "is cut "
-            "into core matrices of 8 rows × 16 bytes, each 128 bytes in one piece, and two strides say where the "
-            "next ones "
-            "lie. Q, K and P lie with the summed dimension contiguous and read 4 KiB in one run; V lies the other "
-            "way, and "
-            "its 16 keys are 16 short runs. Nothing is transposed."
-        ),
+        caption=SWIZZLED if any(o.swizzle.bits for o in ops) else UNSWIZZLED,
         source=f"from the layouts of stage {stage_number(stage)}'s kernel",
     )
 
@@ -216,7 +221,7 @@ def _runs(cells: list[int]) -> list[tuple[int, int]]:
 
 
 def _say_runs(runs: list[tuple[int, int]]) -> str:
-    n, length = len(runs), runs[0][1] * 128
+    n, length = len(runs), runs[0][1] * 16
     return f"{n} run{'s' if n > 1 else ''} of {length:,} bytes"
 
 
@@ -226,7 +231,11 @@ def bank_conflicts(stage: Any = 1) -> Explorer:
     lane = np.arange(32)
     own = ops["P"].offset(lane, 0) if "P" in ops else k_major_tile("INTER")[1][lane, 0]
     choices: list[tuple[str, str, np.ndarray]] = [
-        (f"stage {stage_number(stage)}", "core matrices, no swizzle: row after row, 16 bytes apart", own),
+        (
+            f"stage {stage_number(stage)}" if "P" in ops else "core matrices",
+            "core matrices: row after row, 16 bytes apart",
+            own,
+        ),
         ("plain rows", "row-major, rows 256 bytes apart", lane * 256),
     ]
     for kind, name in (("SW32", "32B swizzle"), ("SW64", "64B swizzle"), ("SW128", "128B swizzle")):
