@@ -300,7 +300,7 @@ def dataflow(stage: Any = 1) -> Svg:
         ),
         caption=(
             f"One Q tile against one KV tile in stage {number}. Follow the colours: TMA loads (blue) fill shared "
-            f"memory, MMAs (vermillion) read it and "
+            f"memory, MMAs (vermilion) read it and "
             "write TMEM, softmax (green) passes through registers, the rescale (magenta) takes O out of TMEM and "
             "puts it back, the epilogue (gold) "
             f"writes O to HBM once. S crosses from TMEM to registers twice, and P goes all the way "

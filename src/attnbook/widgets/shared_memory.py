@@ -222,6 +222,8 @@ def _runs(cells: list[int]) -> list[tuple[int, int]]:
 
 def _say_runs(runs: list[tuple[int, int]]) -> str:
     n, length = len(runs), runs[0][1] * 16
+    if any(size * 16 != length for _, size in runs):
+        return f"{n} pieces of {min(x for _, x in runs) * 16} bytes and more"
     return f"{n} run{'s' if n > 1 else ''} of {length:,} bytes"
 
 
