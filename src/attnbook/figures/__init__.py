@@ -31,6 +31,8 @@ _WHERE = {
     "diff": "listings",
     "instruction_mix": "mix",
     "timeline_still": "still",
+    "tma_boxes": "boxes",
+    "captured_boxes": "boxes",
     "operand_offset": "layouts",
     "captured_mma": "traces",
     "captured_mmas": "traces",

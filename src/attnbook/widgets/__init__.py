@@ -15,6 +15,7 @@ _WHERE = {
     "bank_conflicts": "shared_memory",
     "tmem_windows": "tmem",
     "mbarrier_steps": "barriers",
+    "tmem_overlay": "overlay",
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
     "timeline": "events",
