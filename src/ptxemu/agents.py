@@ -53,6 +53,7 @@ class Agents:
         self.machine = machine
         self.rng = rng  # None: the fair schedule
         self.queues: dict[Hashable, deque[AsyncOp]] = {}
+        self.pace: dict[tuple[str, int], str] = {}  # of each unit, under the adversarial schedule
 
     def __bool__(self) -> bool:
         return bool(self.queues)
@@ -76,10 +77,22 @@ class Agents:
         if self.rng is None:
             op.due = m.tick + LATENCY.get(op.engine, DEFAULT_LATENCY)
         else:
-            kind = self.rng.random()
-            op.due = m.tick if kind < 0.3 else NEVER if kind > 0.8 else m.tick + int(self.rng.expovariate(0.05))
+            op.due = m.tick + self._delay(op)
         if m.tracing:
             m.emit(op.cta, op.engine, "begin", op.name, **op.data)
+
+    def _delay(self, op: AsyncOp) -> int:
+        """How long an operation takes under the adversarial schedule. A unit keeps its pace for a while: at once, as
+        late as allowed, or anything; independent draws for each operation would hardly ever let it run far ahead."""
+        assert self.rng is not None
+        unit = (op.engine, op.cta)
+        if unit not in self.pace or self.rng.random() < 0.05:
+            self.pace[unit] = self.rng.choice(("at once", "at once", "late", "any", "any"))
+        pace = self.pace[unit]
+        if pace == "any":
+            kind = self.rng.random()
+            pace = "at once" if kind < 0.3 else "late" if kind > 0.8 else ""
+        return 0 if pace == "at once" else NEVER if pace == "late" else int(self.rng.expovariate(0.05))
 
     def _finish(self, queue_key: Hashable, queue: deque[AsyncOp]) -> None:
         m = self.machine
