@@ -6,6 +6,7 @@ family (test_s01_run.py), and the others against the oracle on a few and against
 
 import functools
 import importlib
+import re
 
 import pytest
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 import ptxemu  # noqa: E402
 from attnbook.inputs import INPUT_FAMILIES  # noqa: E402
 from attnbook.ladder import LADDER  # noqa: E402
+from attnbook.mutate import waits  # noqa: E402
 from attnbook.reference import check, poison  # noqa: E402
 
 compile_module = importlib.import_module("attnbook.compile")
@@ -23,7 +25,7 @@ ANY_LENGTH = [number for number in STAGES if number >= 7]
 DENSE = [name for name, family in INPUT_FAMILIES.items() if not family.causal]
 
 
-def run(number, q, k, v, scale=None, lse=True, **options):
+def run(number, q, k, v, scale=None, lse=True, ptx=None, **options):
     """(o, lse, Run) of a stage on the emulator."""
     dtype = next(name for name, t in DTYPES.items() if t is q.dtype)
     kernel = compile_module.compile(number, compile_module.Problem(dtype=dtype, lse=lse))
@@ -32,7 +34,7 @@ def run(number, q, k, v, scale=None, lse=True, **options):
     if lse:
         poison(out)
     arguments = kernel.arguments(q, k, v, o, out, q.shape[-1] ** -0.5 if scale is None else scale)
-    result = ptxemu.launch(kernel.fn, *arguments, config=ptxemu.Config(**options))
+    result = ptxemu.launch(kernel.fn, *arguments, config=ptxemu.Config(**options), ptx=ptx)
     return o, out, result
 
 
@@ -122,3 +124,42 @@ def test_ragged_under_any_schedule(number, seed):
     o, lse, _ = run(number, q, k, v)
     o2, lse2, _ = run(number, q, k, v, schedule="adversarial", seed=seed)
     assert same(o, o2) and same(lse, lse2)
+
+
+# ---- the test of the test: take one wait away, and it must be noticed -----------------------------------------------
+
+WAITS = {  # in the order of the kernel's text, roles from top to bottom
+    2: ["q_full", "kv_full", "s_full", "o_full"],
+    3: ["q_full", "kv_full", "s_full", "o_full"],
+    4: ["kv_empty", "q_full", "kv_full", "p_full", "s_full", "o_full"],
+    5: ["kv_empty", "q_full", "kv_full", "p_full", "p_full", "s_full", "o_full"],
+    6: ["kv_empty", "kv_empty", "q_full", "kv_full", "kv_full", "p_full", "p_full", "s_full", "o_full"],
+    7: ["kv_empty", "kv_empty", "q_full", "kv_full", "kv_full", "p_full", "kv_full", "p_full", "s_full", "o_full"],
+}
+TRY_WAIT = re.compile(r"mbarrier\.try_wait\.\S+\s+([%\w]+)\s*,[^;]*;")
+
+
+@pytest.mark.parametrize("number", STAGES)
+def test_these_are_all_the_waits(number):
+    ptx = compile_module.compile(number).ptx
+    assert waits(ptx) == WAITS[number] and len(TRY_WAIT.findall(ptx)) == len(WAITS[number])
+
+
+@pytest.mark.parametrize(
+    ("number", "which"), [(n, i) for n in STAGES for i in range(len(WAITS[n]))], ids=lambda value: str(value)
+)
+def test_every_single_wait_is_needed(number, which):
+    """Some order that the machine allows must give a wrong answer, break a rule or end in a deadlock."""
+    q, k, v, o1, lse1 = by_stage_1("normal", 1, 1, 512)
+    q, o1, lse1 = q[:, :256], o1[:, :256], lse1[:, :, :256]
+    ptx = compile_module.compile(number).ptx
+    wait = list(TRY_WAIT.finditer(ptx))[which]
+    edited = ptx[: wait.start()] + f"setp.eq.u32 {wait[1]}, 0, 0;" + ptx[wait.end() :]
+    for seed in range(16):
+        try:
+            o, lse, result = run(number, q, k, v, ptx=edited, schedule="adversarial", seed=seed)
+        except ptxemu.errors.EmulationError:
+            return
+        if result.findings or not same(o, o1) or not same(lse, lse1):
+            return
+    pytest.fail(f"nothing came of leaving out the wait on {WAITS[number][which]}, in 16 schedules")

@@ -341,7 +341,7 @@ class Attention:
         x16_cells = cute.make_tensor(cute.recast_ptr(x16.iterator, dtype=cutlass.Float32), ((CHUNK // 2, 1), 1))
         iket.range_pop()
 
-        tiles, seqlen = cute.size(gK, mode=[2]), o.shape[1]
+        tiles = cute.size(gK, mode=[2])
 
         # ==== load ===================================================================================================
         if warp == ROLES["load"][0]:
@@ -435,7 +435,7 @@ class Attention:
 
                 iket.range_push("softmax")
                 # ---- mask: keys beyond the end -----------------------------------------------------------------------
-                keys = seqlen - i * TILE_N
+                keys = k_coords.shape[0] - i * TILE_N
                 if keys < TILE_N:
                     iket.range_push("mask")
                     for chunk in cutlass.range(keys // CHUNK, TILE_N // CHUNK, unroll=1):
@@ -502,11 +502,11 @@ class Attention:
                 cute.arch.fence_view_async_tmem_load()
                 for j in cutlass.range_constexpr(CHUNK):
                     x16[j] = (x[j] * normalise).to(self.dtype)
-                if query < seqlen:
+                if query < o.shape[1]:
                     cute.autovec_copy(x16, O_out[None, chunk])
             if cutlass.const_expr(lse is not None):
                 row_lse = row_max * scale + cute.math.log(row_sum, fastmath=True)
-                if query < seqlen:
+                if query < o.shape[1]:
                     lse[batch, head, query] = row_lse
             iket.range_pop()
 
