@@ -25,8 +25,8 @@ A barrier ``..._full`` says "it is there", ``..._empty`` says "its place is free
 128 keys by itself, so every barrier sees the same number of phases from both of its sides.
 
 No role waits any longer until P V is done before Q K^T of the next tile overwrites P. The tensor core does one thread's
-MMAs in the order of issue, and every attention kernel for it counts on that. The PTX ISA promises it for MMAs with the
-same accumulator and shape only.
+MMAs in the order of issue, and this kernel counts on it, as FlashAttention-4 does. The PTX ISA promises as much only
+for MMAs with the same accumulator and shape ("Implicitly pipelined tcgen05 instructions").
 
 Any sequence length will do. TMA fills rows beyond the end with zeros; keys there are masked, rows of O not stored.
 
