@@ -18,7 +18,7 @@ from attnbook.figures.still import pack as pack_trace
 from attnbook.figures.svg import Svg
 from attnbook.figures.traces import captured_mmas, stage_run
 from attnbook.widgets import panel, shared_memory, softmax
-from attnbook.widgets.barriers import story
+from attnbook.widgets.barriers import payments, story
 from attnbook.widgets.explorer import Control, explore, pack, step_html, unpack
 from ptxemu.isa import swizzle as sw
 from ptxemu.isa.tmem import fragment
@@ -152,6 +152,15 @@ def test_reading_a_column_takes_eight_turns_without_a_swizzle_and_one_with(mode,
         assert "1 wavefront." in plain(w.step_at(3, row))
 
 
+def test_only_none_and_128b_spread_a_row_over_all_banks(made):
+    """As the caption of tma_box says: under 32B and 64B a row is cut into boxes that fall on the same banks."""
+    w = made("tma_box")
+    for mode, fronts, groups in ((0, 1, 8), (1, 4, 2), (2, 2, 4), (3, 1, 8)):
+        for row in range(8):
+            assert f"in {groups} of the 8 bank groups, at most {fronts} in one" in plain(w.step_at(mode, row))
+    assert "A row does too, without a swizzle or with 128B" in w.caption
+
+
 def test_canonical_layout_says_what_each_step_reads(made):
     w = made("canonical_layout")
     assert "1 run of 4,096 bytes" in w.step_at(0, 3) and "starts 12,288 bytes" in w.step_at(0, 3)
@@ -213,6 +222,17 @@ def test_all_bits_are_drawn(made):
     assert int("".join(bits), 2) == value
 
 
+def test_descriptor_fields_and_the_rest_make_all_bits(made):
+    w = made("descriptor_bits")
+    for kind, width in ((0, 64), (2, 32)):
+        picture = w.svg_at(0, kind, 0)
+        spans = re.findall(r'class="tc">(\d+)(?:–(\d+))?<', picture)
+        shown = sum(int(hi) - int(lo or hi) + 1 for hi, lo in spans)
+        assert f"the other {width - shown} bits are constant, reserved or not used here" in picture
+    assert "the other 15 bits" in w.svg_at(0, 0, 0)
+    assert "leading byte offset (LBO)" in w.svg_at(0, 0, 0) and "stride byte offset (SBO)" in w.svg_at(0, 0, 0)
+
+
 # ---- barriers -------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +250,15 @@ def test_barrier_story_keeps_the_books():
             assert before.kind in ("phase", "go")
     assert max(m.expected for m in moments) == 65536
     assert set().union(*(m.waiting for m in moments)) == {0, 1, 2, 3}
+
+
+def test_barrier_caption_says_how_many_copies_were_joined(made):
+    trace, address = stage_run(1).trace, SHARED_RESERVED + 3 * 32768 + 8
+    assert payments(trace, address) == 32
+    told = [m.kind for m in story(trace, address, phases=1, pieces=2)].count("bytes")
+    assert told == 2 and "32 copies pay them; the figure joins the copies into 2 steps." in plain(
+        made("mbarrier_steps").caption
+    )
 
 
 def test_barrier_story_refuses_books_that_do_not_balance():
@@ -257,6 +286,7 @@ def test_online_softmax_gives_the_sum_of_two_passes(scores):
 
 def test_online_softmax_shows_the_inputs_bite(made):
     w = made("online_softmax")
+    assert list(w.values) == [1, 1], "it opens on the rising maximum"
     assert "New maximum" in w.step_at(1, 5), "rising maximum: every tile rescales"
     assert "the factor is 1" in w.step_at(2, 5), "falling maximum: none does"
     assert "the same" in w.step_at(3, 7)

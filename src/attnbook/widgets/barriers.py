@@ -78,6 +78,12 @@ def story(trace: Trace, address: int, cta: int = 0, *, phases: int = 2, pieces: 
     return out
 
 
+def payments(trace: Trace, address: int, cta: int = 0) -> int:
+    """How many times bytes arrive at a barrier before its first phase ends."""
+    row = f"mbar:{address:#x}"
+    return sum(e.row == row and e.cta == cta and e.name == "complete" and not e.data["phase"] for e in trace.events)
+
+
 def _after(out: list[Moment], name: str, data: dict[str, Any], tick: float, pieces: int, address: int) -> Moment:
     """The moment that an event of the barrier itself makes. ValueError when its counters do not follow."""
     pending, tx, phase = int(data["pending"]), int(data["tx"]), int(data["phase"])
@@ -149,6 +155,7 @@ def mbarrier_steps(stage: Any = 1, names: Sequence[str] | None = None, *, cta: i
         names = [next(n for n, b in again.items() if b["arrives"].startswith(who)) for who in ("TMA", "tensor core")]
     stories = [story(trace, address[name], cta, pieces=2) for name in names]
     longest = max(len(s) for s in stories)
+    copies, told = payments(trace, address[names[0]], cta), sum(m.kind == "bytes" and m.phase == 0 for m in stories[0])
     warps = sorted({int(e.row[4:]) for e in trace.events if e.row.startswith("warp")})
     h = 330
 
@@ -241,6 +248,7 @@ def mbarrier_steps(stage: Any = 1, names: Sequence[str] | None = None, *, cta: i
             "serve every tile, and a warp only needs to know "
             "whether it waits for an even or an odd phase. "
             f"`{names[0]}` expects {human_bytes(max(x.expected for x in stories[0]))} a phase."
+            + (f" {copies} copies pay them; the figure joins the copies into {told} steps." if copies > told else "")
         ),
         source=f"from the events of an emulated run of stage {stage_number(stage)}, CTA {cta}, two KV tiles",
         interval=1300,

@@ -13,8 +13,8 @@ from ptxemu.isa.bits import Field
 from ptxemu.isa.descriptors import SmemDescriptor
 
 NAMES = {  # shorter than the ISA's, for the drawing
-    "leading dimension byte offset": "leading dimension offset (LBO)",
-    "stride dimension byte offset": "stride dimension offset (SBO)",
+    "leading dimension byte offset": "leading byte offset (LBO)",
+    "stride dimension byte offset": "stride byte offset (SBO)",
 }
 
 
@@ -74,7 +74,7 @@ def descriptor_bits(stage: Any = 1) -> Explorer:
                         s.text(xb, y - 5, lo, "tc ts", anchor="end")
         y = top + 58 * rows + 14
         shown = [f for f in sorted(item.fields, key=lambda f: f.lo) if slots.get(f.lo, -1) >= 0]
-        quiet = [f for f in item.fields if slots.get(f.lo, -1) < 0]
+        rest = wide - sum(f.hi - f.lo + 1 for f in shown)  # constants, fields not used here, reserved bits
         s.text(x0, y, "bits", "ts")
         s.text(x0 + 84, y, "field", "ts")
         s.text(x0 + 330, y, "value", "ts")
@@ -86,12 +86,12 @@ def descriptor_bits(stage: Any = 1) -> Explorer:
             s.text(x0 + 84, yy + 15, NAMES.get(f.name, f.name), "t")
             s.text(x0 + 330, yy + 15, f"{f.value:#x}", "tm")
             s.text(x0 + 430, yy + 15, f.meaning, "tb")
-        if quiet:
+        if rest:
             yy = y + 12 + 27 * len(shown)
             s.text(
                 x0 + 84,
                 yy + 15,
-                f"the other {sum(f.hi - f.lo + 1 for f in quiet)} bits are constant or not used here",
+                f"the other {rest} bits are constant, reserved or not used here",
                 "ts",
             )
         if kind < 2:

@@ -105,10 +105,9 @@ def tma_box() -> Explorer:
         caption=(
             "The TMA writes a box of a tensor into shared memory and permutes its 16-byte chunks on the way. Without a "
             "swizzle a column of 8 rows lies in one group of 4 banks, and reading it takes 8 turns; with any of the "
-            "swizzles "
-            "it lies in all 8 groups, and so does every row. What they differ in is the width of a box, and with it "
-            "the "
-            "number of copies: 128B brings this tile in one. Choose a swizzle; step through rows and columns, or "
+            "swizzles it lies in all 8 groups. A row does too, without a swizzle or with 128B; with 32B and 64B the "
+            "tile comes in four or two boxes, and a row is cut into as many pieces, which fall on the same banks. 128B "
+            "brings this tile in one box. Choose a swizzle; step through rows and columns, or "
             "point at a row."
         ),
         source="from the emulator's own tensor map and box copy",
