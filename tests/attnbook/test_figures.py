@@ -1,6 +1,7 @@
 """Figures: each names and describes itself, draws with the style sheet's classes only, and says what is true."""
 
 import re
+from html import unescape
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -24,8 +25,10 @@ STATIC = {
     "mma_operands": lambda: figures.mma_operands(),
     "tile_budget": lambda: figures.tile_budget(1),
     "tile_budget_2": lambda: figures.tile_budget(2),
+    "tile_budget_5": lambda: figures.tile_budget(5),
     "serial_budget": lambda: figures.serial_budget("baseline"),
     "predicted_and_published": lambda: figures.predicted_and_published(1),
+    "predicted_and_guessed": lambda: figures.predicted_and_published(5, guess=100),
     "roofline": lambda: figures.roofline(1),
     "ladder_plot": lambda: figures.ladder_plot(mark=1),
     "ladder_plot_unmarked": lambda: figures.ladder_plot(),
@@ -140,7 +143,20 @@ def test_tile_costs_are_those_of_the_paper():
     cost = {(c.lane, c.label): c.clocks for c in budget.tile_costs(p_in="tmem")}
     assert cost["tensor core", "QK"] + cost["tensor core", "PV"] == 4 * 128**3 / 8192 == 1024
     assert cost["exp", "ex2"] == 128 * 128 / 16 == 1024
-    assert cost["operand reads", "Q, K"] + cost["operand reads", "V"] == 3 * 128**3 / 8192 == 768
+    assert cost["shared memory", "Q, K"] + cost["shared memory", "V"] == 3 * 128**3 / 8192 == 768
+
+
+def test_shared_memory_is_one_unit():
+    """Operands, the TMA's writes and the stores of P take turns on the same banks: the longest bar of stage 1."""
+    parts = [(c.label, c.clocks) for c in budget.stage_costs(1) if c.lane == "shared memory"]
+    assert parts == [("Q, K", 512), ("P, V", 512), ("K, V by TMA", 512), ("P", 256)]
+    totals = [budget.lane_totals(budget.stage_costs(n))["shared memory"] for n in (1, 2, 4, 5, 7)]
+    assert totals == [1792, 1280, 1280, 1024, 1024], "P in TMEM, then two Q tiles for one K and V"
+    assert {"1,792", "Q, K 512", "P, V 512", "K, V by TMA 512", "P 256"} <= set(texts(figures.tile_budget(1)))
+    caption = figures.tile_budget(1).caption
+    assert "57 %" in caption and "(768 clocks)" in caption and "our reading, not measured" in caption
+    with pytest.raises(ValueError, match="software_exp2"):
+        figures.tile_budget(9)
 
 
 def test_serial_ceiling_counts_what_the_steps_say():
@@ -148,10 +164,56 @@ def test_serial_ceiling_counts_what_the_steps_say():
     busy, total = sum(s.clocks for s in steps if s.tensor), sum(s.clocks for s in steps)
     assert busy == 1024
     assert budget.serial_ceiling(1) == busy / total
-    assert budget.serial_ceiling(1, ctas_per_sm=2) == pytest.approx(2 * busy / total)
+    assert total == 2912
+    assert f"{budget.serial_ceiling(2, ctas_per_sm=2):.4f}" == f"{2 * 1024 / 2656:.4f}", "below its longest unit"
+    for ctas in (2, 3, 10):
+        assert budget.serial_ceiling(1, ctas_per_sm=ctas) == 1024 / 1792, "two CTAs do not double shared memory"
     assert f"{total:,.0f} clocks" in texts(figures.serial_budget(1))
     with pytest.raises(ValueError, match="overlaps its steps"):
         budget.serial_steps(5)
+
+
+def test_predicted_and_published_says_where_its_bars_come_from():
+    s = figures.predicted_and_published(1)
+    shown = texts(s)
+    assert {"1,282", "789", "223", "shared memory: 1,792 clocks a tile"} <= set(shown) and "1,577" not in shown
+    assert "published %, times published" in shown
+    assert "bank conflicts" not in s.caption and "product: 14.1 %" in s.caption
+    assert "your guess" not in shown
+    assert {"1,532", "218"} <= set(texts(figures.predicted_and_published(1, seqlen=4096)))
+    assert "ceiling, the longest unit" in texts(figures.predicted_and_published(5))
+
+
+def test_a_guess_is_one_more_bar():
+    shown = texts(figures.predicted_and_published("baseline", guess=45))
+    assert "your guess" in shown and "45 % of peak" in shown
+    assert f"{0.45 * B200.bf16_flops / 1e12:,.0f}" in shown
+    for wrong in (-1, 101):
+        with pytest.raises(ValueError, match="from 0 to 100"):
+            figures.predicted_and_published(1, guess=wrong)
+    with pytest.raises(ValueError, match="take one of 4096, 8192, 16384"):
+        figures.predicted_and_published(1, seqlen=2048)
+
+
+def test_memory_ladder_hatches_what_nobody_published():
+    s = figures.memory_ladder()
+    assert "1,536 B/clk: what 128 FMA/clk need" in texts(s) and "2,048 B/clk: a guess" in texts(s)
+    hatched = re.findall(r'class="ln m-(\w+)"', s.body)
+    assert hatched == ["reg", "tmem"]
+    assert "29.2 bytes a clock" in s.caption and "small" not in s.caption
+
+
+def test_sm_map_draws_every_way():
+    s = figures.sm_map()
+    ways = [g.get("class") for g in root_of(s).iter("{http://www.w3.org/2000/svg}g") if "arrow" in g.get("class", "")]
+    assert ways.count("arrow r-mma") == 4 * 2 + 1, "the tensor core reaches every quarter of TMEM, both ways"
+    assert ways.count("arrow r-epilogue") == 2, "O goes through L2 to HBM"
+
+
+def test_captions_say_what_was_counted():
+    assert "262,144 multiplications and as many additions" in mma_operands().caption
+    assert "98,340 bytes" in figures.smem_map(1).caption and "98,344" in figures.smem_map(1).caption
+    assert "stands at 10 % of the roof" in figures.roofline(1).caption
 
 
 def test_conflicts_lengthen_the_budget():
@@ -161,8 +223,11 @@ def test_conflicts_lengthen_the_budget():
 
 def test_ladder_plot_prints_what_is_published():
     shown = texts(figures.ladder_plot(1))
+    bold = {"".join(t.itertext()) for t in root_of(figures.ladder_plot(1)).iter() if t.get("class") == "tb"}
+    assert f"In bold: the {len(LADDER.implemented)} of {len(LADDER)}" in figures.ladder_plot(1).caption
     for stage in LADDER:
         assert stage.title in shown
+        assert (stage.title in bold) == stage.implemented
         if stage.published:
             assert f"{stage.published[8192]:.1f}" in shown
     assert shown.count("no published figure") == sum(1 for s in LADDER if not s.published)
@@ -329,8 +394,51 @@ def test_diff_shows_both_sides(tmp_path):
     b.write_text("x = 1\ny = 20\nz = 3\n")
     html = figures.diff(a, b).html()
     assert html.count('class="del"') == 1 and html.count('class="add"') == 1
-    assert "− y" in html and "+ y" in html, "signs, not colour alone"
+    assert '<span class="sign">−</span>y' in html and '<span class="sign">+</span>y' in html, "signs, not colour alone"
+    assert "<mark>2</mark>" in html and "<mark>20</mark>" in html and "<mark>y" not in html, "the word that changed"
+    assert "1 line of" in html
     assert 'class="del"' not in figures.diff(a, a).html()
+
+
+@pytest.mark.parametrize("pair", [(1, 2), (2, 3)])
+def test_diff_of_stages_shows_all_that_changed(pair):
+    """Cut out nothing that changed, fold what did not, and leave the text of every line as it is in the file."""
+    html = figures.diff(*pair).html()
+    files = [LADDER[n].path.read_text().splitlines() for n in pair]
+    rows = [re.findall(r"<td.*?</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", html)]
+
+    def text(cell):
+        sign = re.search(r'class="sign">(.)', cell)
+        plain = re.sub(r'<span class="sign">.</span>|<[^>]*>', "", cell)
+        return (sign and sign[1]), unescape(plain)
+
+    for side, lines, sign in ((0, files[0], "−"), (2, files[1], "+")):
+        seen = {}
+        for row in rows:
+            if len(row) == 4 and (number := text(row[side])[1]):
+                seen[int(number) - 1] = text(row[side + 1])
+        assert all(
+            lines[i].endswith(line) and not lines[i][: len(lines[i]) - len(line)].strip()
+            for i, (_, line) in seen.items()
+        )
+        kept = [line for i, line in enumerate(lines) if seen.get(i, ("", ""))[0] != sign]
+        if side == 0:
+            common = kept
+        assert kept == common, "what carries no sign is the same on both sides"
+    folded = [int(n) for n in re.findall(r"⋯ (\d+) line", html)]
+    assert folded and min(folded) > listings.FOLD
+
+
+def test_changed_lines_stand_beside_their_likes():
+    old, new = ["a = load(x)", "b = 1"], ["# a note", "a = load(y)", "c()", "b = 2"]
+    pairs = listings._pairs(old, new, range(2), range(4))
+    assert pairs == [(None, 0), (0, 1), (None, 2), (1, 3)]
+
+
+def test_marks_never_cross_a_tag():
+    assert listings._mark('<span class="k">if</span> a &lt; b', [(0, 4), (5, 6)]) == (
+        '<span class="k"><mark>if</mark></span><mark> a</mark> <mark>&lt;</mark> b'
+    )
 
 
 def test_instruction_mix_loses_nothing():

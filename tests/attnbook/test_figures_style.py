@@ -1,6 +1,7 @@
 """The palette: contrast and colour-blind distance in both themes, computed from the style sheet; one source of it."""
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,17 @@ def test_text_reaches_its_contrast(theme):
 
 
 @pytest.mark.parametrize("theme", THEMES)
+def test_code_reaches_its_contrast(theme):
+    """Every kind of token on every background that a line of a listing or of a diff can have."""
+    p = PALETTE[theme]
+    grounds = ["--bk-panel", "--bk-bg", "--role-load-soft", "--role-mma-soft", "--role-softmax-soft"]
+    tokens = re.findall(r"\.bk-code \.(?:k|c|str|num) \{ color: var\((--[\w-]+)\)", style.figures_css())
+    assert len(tokens) == 4
+    for token, ground in itertools.product([*tokens, "--bk-ink"], grounds):
+        assert contrast(p[token], p[ground]) >= 4.5, f"{token} on {ground}"
+
+
+@pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("eyes", SEEN_BY)
 def test_roles_stay_apart(theme, eyes):
     roles = ("load", "mma", "softmax", "correction", "epilogue")  # waiting is always hatched
@@ -117,7 +129,5 @@ def test_embed_refuses_a_file_without_the_block():
 
 
 def test_no_type_is_smaller_than_11_pixels():
-    import re
-
     sizes = [float(x) for x in re.findall(r"svg\.bk text[^{]*\{[^}]*font-size: ([\d.]+)px", style.figures_css())]
     assert sizes and min(sizes) >= 11

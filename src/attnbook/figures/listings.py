@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import io
 import keyword
+import re
 import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,7 +91,11 @@ def highlight(source: str) -> list[str]:
                 continue
             (r0, c0), (r1, c1) = tok.start, tok.end
             for r in range(r0, r1 + 1):
-                marks[r - 1].append((c0 if r == r0 else 0, c1 if r == r1 else len(lines[r - 1]), kind))
+                line = lines[r - 1]
+                first = c0 if r == r0 else len(line) - len(line.lstrip())  # indentation stays outside of the spans
+                last = c1 if r == r1 else len(line)
+                if first < last:
+                    marks[r - 1].append((first, last, kind))
     except (tokenize.TokenError, IndentationError):
         pass  # a piece of a file need not be a whole program; what was read so far is marked
     out = []
@@ -197,8 +202,14 @@ def _table(lines: Sequence[str], parts: Sequence[tuple[int, int]], marked: dict[
             if i in marked:
                 rows.append(f'<tr class="note"><td class="n"></td><td>{inline(marked[i].text)}</td></tr>')
             cls = ' class="hl"' if i in covered else ""
-            rows.append(f'<tr{cls}><td class="n">{i + 1}</td><td class="s">{html[i][indent:]}</td></tr>')
+            rows.append(f'<tr{cls}><td class="n">{i + 1}</td>{_line(html[i][indent:], "s")}</tr>')
     return f"<table>{''.join(rows)}</table>"
+
+
+def _line(html: str, cls: str, before: str = "") -> str:
+    """The cell of one line of code. Where it is too long it wraps, and the rest hangs behind its indent."""
+    indent = len(html) - len(html.lstrip(" "))
+    return f'<td class="{cls}" style="--in:{indent}">{before}{html}</td>'
 
 
 def _listing(path: Path, body: str, caption: str) -> Html:
@@ -208,50 +219,143 @@ def _listing(path: Path, body: str, caption: str) -> Html:
     return Html(box, title=f"Listing of {path.name}", caption=caption, name="code")
 
 
-def diff(before: Any, after: Any, *, context: int = 3, caption: str = "") -> Html:
+FOLD = 3  # so many unchanged lines are shown rather than folded
+
+
+def diff(before: Any, after: Any, *, context: int = 2, caption: str = "") -> Html:
     """Two files, or two stages, side by side; only what changed and `context` lines around it.
 
-    before, after: paths or stages. Removed lines are marked left, new ones right; runs without a change are cut out.
+    before, after: paths or stages. Removed lines carry a minus on the left, new ones a plus on the right; where a line
+    was altered, both stand in one row and the words that differ are marked. Runs without a change are folded into one
+    row that says how long they are. Long lines wrap.
     """
     left_path, right_path = _path(before), _path(after)
     left = left_path.read_text(encoding="utf-8").splitlines()
     right = right_path.read_text(encoding="utf-8").splitlines()
     lh, rh = highlight("\n".join(left)), highlight("\n".join(right))
     rows: list[str] = []
-    matcher = difflib.SequenceMatcher(None, left, right, autojunk=False)
-    added = removed = 0
-    for number, group in enumerate(matcher.get_grouped_opcodes(context)):
-        if number:
-            rows.append('<tr class="gap"><td class="n">⋯</td><td></td><td class="n">⋯</td><td></td></tr>')
+    groups = list(difflib.SequenceMatcher(None, left, right, autojunk=False).get_grouped_opcodes(context))
+    added = removed = shown = 0
+    for group in groups:
+        begin, offset = group[0][1], group[0][3] - group[0][1]
+        if begin - shown > FOLD:
+            rows += _fold(begin - shown)
+        else:
+            group.insert(0, ("equal", shown, begin, shown + offset, begin + offset))
+        part = left[group[0][1] : group[-1][2]] + right[group[0][3] : group[-1][4]]
+        cut = min((len(x) - len(x.lstrip()) for x in part if x.strip()), default=0)  # the indent that all lines share
         for tag, i1, i2, j1, j2 in group:
-            removed += (i2 - i1) * (tag != "equal")
-            added += (j2 - j1) * (tag != "equal")
-            for k in range(max(i2 - i1, j2 - j1)):
-                i, j = i1 + k, j1 + k
-                dl = "" if tag == "equal" else ' class="del"'
-                ad = "" if tag == "equal" else ' class="add"'
-                a = (
-                    f'<td class="n">{i + 1}</td><td{dl}>{_sign(tag, "−")}{lh[i]}</td>'
-                    if i < i2
-                    else '<td class="n"></td><td></td>'
-                )
-                b = (
-                    f'<td class="n">{j + 1}</td><td{ad}>{_sign(tag, "+")}{rh[j]}</td>'
-                    if j < j2
-                    else '<td class="n"></td><td></td>'
-                )
-                rows.append(f"<tr>{a}{b}</tr>")
-    names = (f'<td class="n"></td><td class="name">{escape(p.name)}</td>' for p in (left_path, right_path))
-    head = f"<tr>{''.join(names)}</tr>"
+            if tag == "equal":
+                rows += [_row(i, lh[i][cut:], "", i + j1 - i1, rh[i + j1 - i1][cut:], "") for i in range(i1, i2)]
+                continue
+            removed, added = removed + i2 - i1, added + j2 - j1
+            for i, j in _pairs(left, right, range(i1, i2), range(j1, j2)):
+                a = "" if i is None else lh[i][cut:]
+                b = "" if j is None else rh[j][cut:]
+                if i is not None and j is not None:
+                    of_left, of_right = _changed(left[i][cut:], right[j][cut:])
+                    a, b = _mark(a, of_left), _mark(b, of_right)
+                rows.append(_row(i, a, "del", j, b, "add"))
+        shown = group[-1][2]
+    if rows:
+        rows += _fold(len(left) - shown)
+    names = (f'<th class="name" colspan="2" scope="col">{escape(p.name)}</th>' for p in (left_path, right_path))
+    head = f"<thead><tr>{''.join(names)}</tr></thead>"
     label = f"{left_path.name} and {right_path.name}, side by side"
+    columns = '<colgroup><col class="n"><col><col class="n"><col></colgroup>'
     box = (
         f'<div class="bk-code bk-diff" role="region" tabindex="0" aria-label="{escape(label)}">'
-        f"<table>{head}{''.join(rows)}</table></div>"
+        f"<table>{columns}{head}<tbody>{''.join(rows)}</tbody></table></div>"
     )
-    text = caption or f"{removed} lines of `{left_path.name}` become {added} of `{right_path.name}`."
+    verb = "line of" if removed == 1 else "lines of"
+    become = "becomes" if removed == 1 else "become"
+    text = caption or f"{removed} {verb} `{left_path.name}` {become} {added} of `{right_path.name}`."
     return Html(box, title=label, desc=text, caption=text, name="diff")
 
 
-def _sign(tag: str, sign: str) -> str:
-    """Marks a changed line by a sign too, not by colour alone."""
-    return "  " if tag == "equal" else f"{sign} "
+def _row(i: int | None, a: str, left: str, j: int | None, b: str, right: str) -> str:
+    """One row of a diff: line indices (None: no line on that side), their HTML and their classes."""
+    return f"<tr>{_cell(i, a, left, '−')}{_cell(j, b, right, '+')}</tr>"
+
+
+def _cell(i: int | None, html: str, cls: str, sign: str) -> str:
+    if i is None:
+        return '<td class="n"></td><td class="none"></td>'
+    mark = f'<span class="sign">{sign}</span>' if cls else ""  # a sign too, not colour alone
+    html = re.sub(r"([(.\[])(?=\w)", r"\1<wbr>", html)  # break after a bracket or a dot rather than inside a name
+    return f'<td class="n">{i + 1}</td>{_line(html, cls or "same", mark)}'
+
+
+def _fold(lines: int) -> list[str]:
+    if not lines:
+        return []
+    return [f'<tr class="gap"><td colspan="4">⋯ {lines} line{"s" if lines > 1 else ""} unchanged</td></tr>']
+
+
+def _pairs(
+    left: Sequence[str], right: Sequence[str], old: range, new: range, least: float = 0.5
+) -> list[tuple[int | None, int | None]]:
+    """Which changed line stands beside which: the pairs in order whose likeness sums to most. The others stand alone.
+
+    least: the least likeness (0 to 1) of a pair.
+    """
+    best = [[0.0] * (len(new) + 1) for _ in range(len(old) + 1)]
+    alike = [[_likeness(left[i], right[j], least) for j in new] for i in old]
+    for a in range(len(old) - 1, -1, -1):
+        for b in range(len(new) - 1, -1, -1):
+            paired = alike[a][b] + best[a + 1][b + 1] if alike[a][b] else 0.0
+            best[a][b] = max(paired, best[a + 1][b], best[a][b + 1])
+    out: list[tuple[int | None, int | None]] = []
+    a = b = 0
+    while a < len(old) and b < len(new):
+        if alike[a][b] and best[a][b] == alike[a][b] + best[a + 1][b + 1]:
+            out.append((old[a], new[b]))
+            a, b = a + 1, b + 1
+        elif best[a][b] == best[a + 1][b]:
+            out.append((old[a], None))
+            a += 1
+        else:
+            out.append((None, new[b]))
+            b += 1
+    return out + [(i, None) for i in old[a:]] + [(None, j) for j in new[b:]]
+
+
+def _likeness(a: str, b: str, least: float) -> float:
+    """How much of two lines is the same, 0 to 1; 0 below `least` and for empty lines."""
+    m = difflib.SequenceMatcher(None, a.strip(), b.strip(), autojunk=False)
+    if not (a.strip() and b.strip()) or m.real_quick_ratio() < least or m.quick_ratio() < least:
+        return 0.0
+    ratio = m.ratio()
+    return ratio if ratio >= least else 0.0
+
+
+def _changed(a: str, b: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The spans (first, end column) of the words of each line that the other has not."""
+    wa, wb = (list(re.finditer(r"\w+|\s+|.", x)) for x in (a, b))
+    matcher = difflib.SequenceMatcher(None, [w[0] for w in wa], [w[0] for w in wb], autojunk=False)
+    spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
+        if tag != "equal":
+            for words, first, end, out in ((wa, i1, i2, spans[0]), (wb, j1, j2, spans[1])):
+                part = "".join(w[0] for w in words[first:end])
+                if part.strip():
+                    at = words[first].start() + len(part) - len(part.lstrip())
+                    out.append((at, at + len(part.strip())))
+    return spans
+
+
+def _mark(html: str, spans: Sequence[tuple[int, int]]) -> str:
+    """Highlighted HTML of a line with <mark> around columns of its text; a mark never crosses a tag."""
+    inside = {c for a, b in spans for c in range(a, b)}
+    out, column, on = "", 0, False
+    for piece in re.findall(r"<[^>]*>|&\w+;|.", html):
+        if piece[0] == "<":
+            out += "</mark>" * on + piece
+            on = False
+            continue
+        if (column in inside) != on:
+            out += "</mark>" if on else "<mark>"
+            on = not on
+        out += piece
+        column += 1
+    return out + "</mark>" * on

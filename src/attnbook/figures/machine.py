@@ -30,12 +30,12 @@ def sm_map(chip: Chip = B200) -> Svg:
             f"One of the {v('sms'):.0f} SMs of a {chip.name}. A kernel author moves data by hand between five "
             f"memories: the TMA brings tiles "
             "into shared memory, the tensor core reads them there and writes TMEM, and threads reach TMEM only "
-            "through registers. "
+            "through registers, out of which O goes to HBM. "
             "Warp w of a warpgroup sees the 32 lanes under sub-partition w mod 4 and no others."
         ),
         source="documented and published figures: attnbook.chips names the source of each",
     )
-    x0, cw, gap = 66, 160, 12
+    x0, cw, gap = 82, 160, 8
     xs = [x0 + i * (cw + gap) for i in range(4)]
     right = xs[3] + cw
     s.text(8, 20, f"One SM, of {v('sms'):.0f}", "tl")
@@ -55,28 +55,23 @@ def sm_map(chip: Chip = B200) -> Svg:
         s.arrow([(x + cw / 2 + 8, 216), (x + cw / 2 + 8, 164)], "r-softmax")
         s.rect(x, 216, cw, 46, "m-tmem", rx=4)
         lanes = int(v("tmem_lanes")) // 4
-        s.text(x + cw / 2, 244, f"lanes {i * lanes}–{(i + 1) * lanes - 1}", "t", anchor="middle")
+        s.text(x + cw / 2, 235, f"TMEM, lanes {i * lanes}–{(i + 1) * lanes - 1}", "tb", anchor="middle")
+        s.text(x + cw / 2, 253, f"{v('tmem_columns'):.0f} columns of 4 bytes", "ts", anchor="middle")
+        # TMEM <-> tensor core: it reaches every lane
+        s.arrow([(x + cw / 2 - 8, 298), (x + cw / 2 - 8, 262)], "r-mma")
+        s.arrow([(x + cw / 2 + 8, 262), (x + cw / 2 + 8, 298)], "r-mma")
     s.text(xs[0] + cw / 2 + 18, 199, "tcgen05.ld / st", "ts")
-    s.text(xs[0], 280, "TMEM", "tb")
-    s.text(
-        xs[0] + 52,
-        280,
-        f"{v('tmem_lanes'):.0f} lanes × {v('tmem_columns'):.0f} columns × 4 B = {human_bytes(v('tmem_bytes'))}",
-        "ts",
-    )
+    s.text(xs[1] + cw / 2 + 18, 199, f"TMEM in all: {human_bytes(v('tmem_bytes'))}", "ts")
     # tensor core
-    s.rect(xs[1], 298, right - xs[1], 34, "r-mma", rx=4)
+    s.rect(xs[0], 298, right - xs[0], 34, "r-mma", rx=4)
     s.text(
-        (xs[1] + right) / 2,
+        (xs[0] + right) / 2,
         320,
         f"tensor core: {v('mma_flops_per_clk'):,.0f} FLOP/clk (bf16)",
         "tb on",
         anchor="middle",
     )
-    up = xs[2] + cw / 2 - 8
-    s.arrow([(up, 298), (up, 262)], "r-mma")
-    s.arrow([(up + 16, 262), (up + 16, 298)], "r-mma")
-    s.text(xs[2] + cw / 2 + 18, 284, "D = A·B + D", "ts")
+    s.text(xs[0] + cw / 2 + 18, 284, "D = A·B + D", "ts")
     # shared memory and TMA
     s.rect(xs[0], 366, 3 * cw + 2 * gap, 54, "m-smem", rx=4)
     s.text(xs[0] + 12, 388, "shared memory", "tb")
@@ -93,9 +88,14 @@ def sm_map(chip: Chip = B200) -> Svg:
     s.text(xs[3] + cw / 2, 407, "boxes of a tensor", "t on", anchor="middle")
     s.arrow([(xs[3], 393), (xs[2] + cw + 1, 393)], "r-load", head=9)
     # registers <-> shared memory, beside everything else
-    s.arrow([(xs[0] + 8, 138), (36, 138), (36, 393), (xs[0], 393)], "r-softmax")
-    s.arrow([(36, 200), (36, 138), (xs[0] + 8, 138)], "r-softmax")
-    s.vertical(27, 276, "ld / st.shared", "ts")
+    s.arrow([(xs[0] + 8, 146), (58, 146), (58, 393), (xs[0], 393)], "r-softmax")
+    s.arrow([(58, 200), (58, 146), (xs[0] + 8, 146)], "r-softmax")
+    s.vertical(49, 276, "ld / st.shared", "ts")
+    # the way out: registers, L2, HBM
+    s.line(xs[0] + 8, 130, 30, 130, "ln r-epilogue", stroke_width=1.6)
+    s.arrow([(30, 130), (30, 466)], "r-epilogue")
+    s.vertical(21, 276, "O: st.global", "ts")
+    s.arrow([(30, 510), (30, 546)], "r-epilogue")
     # L2 and HBM
     s.arrow([(xs[3] + cw / 2, 466), (xs[3] + cw / 2, 420)], "r-load")
     s.text(xs[3] + cw / 2 - 10, 455, "cp.async.bulk.tensor", "ts", anchor="end")
@@ -106,7 +106,7 @@ def sm_map(chip: Chip = B200) -> Svg:
     s.text(
         xs[3] + cw / 2 - 10,
         533,
-        f"{human_bytes(v('hbm_bytes_per_s'), binary=False)}/s = {chip.hbm_bytes_per_clk_sm:.0f} B/clk for each SM",
+        f"{human_bytes(v('hbm_bytes_per_s'), binary=False)}/s = {chip.hbm_bytes_per_clk_sm:.1f} B/clk for each SM",
         "ts",
         anchor="end",
     )
@@ -120,9 +120,10 @@ def memory_ladder(chip: Chip = B200) -> Svg:
     """Capacity and bandwidth of each memory as one SM sees them, on logarithmic bars."""
     v = chip.value
     n = v("sms")
+    fma = f"what {v('fma_per_clk'):.0f} FMA/clk need"
     rows: list[tuple[str, str, float, str, float | None, str, bool]] = [
-        ("reg", "registers", v("reg_bytes"), human_bytes(v("reg_bytes")), v("reg_bytes_per_clk"), "", False),
-        ("tmem", "TMEM", v("tmem_bytes"), human_bytes(v("tmem_bytes")), v("tmem_bytes_per_clk"), "", True),
+        ("reg", "registers", v("reg_bytes"), human_bytes(v("reg_bytes")), v("reg_bytes_per_clk"), fma, True),
+        ("tmem", "TMEM", v("tmem_bytes"), human_bytes(v("tmem_bytes")), v("tmem_bytes_per_clk"), "a guess", True),
         ("smem", "shared memory", v("smem_bytes"), human_bytes(v("smem_bytes")), v("smem_bytes_per_clk"), "", False),
         (
             "l2",
@@ -149,19 +150,20 @@ def memory_ladder(chip: Chip = B200) -> Svg:
         title=f"What one SM of a {chip.name} can hold and move in each memory",
         name="memory_ladder",
         desc="; ".join(
-            f"{label}: {cap}, " + (f"{bw:.0f} bytes a clock{' (assumed)' if guess else ''}" if bw else note)
+            f"{label}: {cap}, " + (f"{bw:,.1f} bytes a clock{f' ({note})' if guess else ''}" if bw else note)
             for _, label, _, cap, bw, note, guess in rows
         ),
         caption=(
-            f"Near memory is fast and small, far memory is large and slow. HBM gives each SM "
-            f"{chip.hbm_bytes_per_clk_sm:.0f} bytes a clock, shared "
-            f"memory {v('smem_bytes_per_clk'):.0f}: every byte that comes from HBM must be used again and again "
-            f"before it is worth its trip. Both scales are "
-            "logarithmic. The hatched bar is a working guess, not a measurement."
+            f"HBM gives each SM {chip.hbm_bytes_per_clk_sm:.1f} bytes a clock, shared memory "
+            f"{v('smem_bytes_per_clk'):.0f}: every byte that comes from HBM must be used again and again before it is "
+            "worth its trip. Inside the SM three memories of about the same size, a quarter of a megabyte each, stand "
+            "side by side; they differ in who may use them. Both scales are logarithmic. Hatched bars are no "
+            f"bandwidths that anybody has published: the registers' is what {v('fma_per_clk'):.0f} multiply-adds a "
+            "clock need, TMEM's a working guess."
         ),
         source="documented, published, derived and (hatched) assumed figures: see attnbook.chips",
     )
-    xl, xc, wc, xb, wb = 8, 132, 270, 470, 280
+    xl, xc, wc, xb, wb = 8, 140, 262, 470, 280
     s.text(xc, 20, "capacity for one SM", "tb")
     s.text(xb, 20, "bytes each clock for one SM", "tb")
 
@@ -192,7 +194,12 @@ def memory_ladder(chip: Chip = B200) -> Svg:
             s.rect(xb, y, w, 14, f"m-{key}", rx=2)
             if guess:
                 s.hatch(xb, y, w, 14, f"ln m-{key}")
-            s.text(xb, y + 32, f"{bw:,.0f} B/clk" + (", assumed" if guess else ""), "ts")
+            s.text(
+                xb,
+                y + 32,
+                (f"{bw:,.0f}" if bw >= 100 else f"{bw:.1f}") + " B/clk" + (f": {note}" if guess else ""),
+                "ts",
+            )
         else:
             s.text(xb, y + 12, note, "ts")
     s.text(xc, 313, "log scale", "ts")

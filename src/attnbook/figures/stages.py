@@ -32,10 +32,9 @@ def mma_operands() -> Svg:
             f"TMEM. {2 * m * n * k:,} floating-point operations in {clocks:.0f} clocks."
         ),
         caption=(
-            f"One thread issues one instruction, and {2 * m * n * k:,} multiplies and adds follow. The tensor core "
-            f"reads "
-            f"{human_bytes(2 * m * k)} of A and {human_bytes(2 * k * n)} of B from shared memory and updates "
-            f"{human_bytes(4 * m * n)} of D in TMEM; the drawing is to "
+            f"One thread issues one instruction, and {m * n * k:,} multiplications and as many additions follow. The "
+            f"tensor core reads {human_bytes(2 * m * k)} of A and {human_bytes(2 * k * n)} of B from shared memory and "
+            f"updates {human_bytes(4 * m * n)} of D in TMEM; the drawing is to "
             f"scale. At the published rate that takes {clocks:.0f} clocks, and eight of them in a row make one "
             f"128-deep product."
         ),
@@ -86,6 +85,7 @@ def smem_map(stage: Any = 1) -> Svg:
     for name, host in getattr(module, "SMEM_ALIASES", {}).items():
         alias.setdefault(host, []).append(name)
     used = max(o + n for _, (o, n) in items)
+    padded = -(-used // 8) * 8  # the struct is as aligned as its barriers
     limit = B200.smem_cta_bytes
     tiles = [(k, v) for k, v in items if v[1] >= 1024]
     small = [(k, v) for k, v in items if v[1] < 1024]
@@ -97,7 +97,8 @@ def smem_map(stage: Any = 1) -> Svg:
         name="smem_map",
         desc="; ".join(f"{name} at byte {o:,}, {n:,} bytes" for name, (o, n) in items),
         caption=(
-            f"{used:,} bytes of the {human_bytes(limit)} that a CTA may ask for, to scale. "
+            f"{used:,} bytes of the {human_bytes(limit)} that a CTA may ask for, to scale"
+            + (f"; padded to a multiple of 8, {padded:,}. " if padded > used else ". ")
             + " ".join(f"{' and '.join(v)} later takes the place of {k}." for k, v in alias.items())
             + f" The last {sum(n for _, (_, n) in small)} bytes are barriers and one word, drawn large below; "
             + f"{int(B200.smem_bytes // used)} such CTAs fit on an SM."
