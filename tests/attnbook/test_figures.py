@@ -176,7 +176,7 @@ def test_serial_ceiling_counts_what_the_steps_say():
 def test_predicted_and_published_says_where_its_bars_come_from():
     s = figures.predicted_and_published(1)
     shown = texts(s)
-    assert {"1,282", "789", "223", "shared memory: 1,792 clocks a tile"} <= set(shown) and "1,577" not in shown
+    assert {"1,282", "789", "223", "modelled: shared memory", "1,792 clocks"} <= set(shown) and "1,577" not in shown
     assert "published %, times published" in shown
     assert "bank conflicts" not in s.caption and "product: 14.1 %" in s.caption
     assert "your guess" not in shown

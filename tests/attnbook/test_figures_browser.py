@@ -47,7 +47,8 @@ def everything() -> list[str]:
         figures.tile_budget(1),
         figures.tile_budget(2),
         figures.serial_budget(1),
-        figures.predicted_and_published(1),
+        figures.tile_budget(5),
+        *(figures.predicted_and_published(n, guess=100) for n in (1, 2, 3, 4, 5, 7)),
         figures.roofline(1),
         figures.ladder_plot(1),
         figures.dataflow(1),
@@ -58,7 +59,7 @@ def everything() -> list[str]:
         figures.instruction_mix(run),
         figures.timeline_still(run.trace),
     ]
-    out = [figure.html() for figure in drawn]
+    out = [figure.html() for figure in (*drawn, figures.listing(1), figures.diff(1, 2), figures.diff(2, 3))]
     for widget in (
         widgets.tma_box(),
         widgets.tmem_windows(),
@@ -124,4 +125,34 @@ def test_words_are_apart_inside_and_large_enough(chrome, gallery):
     chrome.get(gallery.as_uri())
     pictures, words, wrong = chrome.execute_script(MEASURE)
     assert pictures >= 70 and words > 2000
+    assert wrong == []
+
+
+CODE = """
+const out = [];
+for (const box of document.querySelectorAll(".bk-code")) {
+  const name = box.getAttribute("aria-label"), frame = box.getBoundingClientRect();
+  if (box.scrollWidth > box.clientWidth + 1) out.push(`${name} scrolls sideways: ${box.scrollWidth}`);
+  for (const cell of box.querySelectorAll("td")) {
+    if (parseFloat(getComputedStyle(cell).fontSize) < 11) out.push(`${name}: ${cell.textContent} is too small`);
+    const edge = cell.getBoundingClientRect(), word = document.createRange();
+    const pieces = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (pieces.nextNode())
+      for (const m of pieces.currentNode.data.matchAll(/\\S+/g)) {  // blanks may hang over the edge
+        word.setStart(pieces.currentNode, m.index);
+        word.setEnd(pieces.currentNode, m.index + m[0].length);
+        const box = word.getBoundingClientRect();
+        if (box.left < edge.left - 1 || box.right > edge.right + 1) out.push(`${name}: "${m[0]}" leaves its cell`);
+      }
+  }
+}
+return [document.querySelectorAll(".bk-code td").length, [...new Set(out)]];
+"""
+
+
+def test_code_stays_inside_the_column(chrome, gallery):
+    chrome.set_window_size(1000, 1000)
+    chrome.get(gallery.as_uri())
+    cells, wrong = chrome.execute_script(CODE)
+    assert cells > 400
     assert wrong == []

@@ -350,21 +350,17 @@ def predicted_and_published(
     peak = chip.bf16_flops / 1e12
     kw: dict[str, Any] = {"chip": chip, "p_store_wavefronts": p_store_wavefronts}
     bound, unit, clocks = unit_ceiling(number, **kw)
-    because = f"{unit}: {clocks:,.0f} clocks a tile"
+    because, a_tile = f"modelled: {unit}", f"{clocks:,.0f} clocks"
     if number in SERIAL:
         one, two = serial_ceiling(number, **kw), serial_ceiling(number, ctas_per_sm=2, **kw)
+        kind, why = (because, a_tile) if two == bound else ("modelled", "each in turn")
         ceilings = [
-            (
-                "ceiling, two CTAs an SM",
-                two * peak,
-                "modelled",
-                "m-reg",
-                because if two == bound else "each takes its steps in turn",
-            ),
+            ("ceiling, two CTAs an SM", two * peak, kind, "m-reg", why),
             ("ceiling, one CTA an SM", one * peak, "modelled", "m-reg", "nothing overlaps"),
         ]
     else:
-        ceilings = [("ceiling, the longest unit", bound * peak, "modelled", "m-reg", because if bound < 1 else "")]
+        kind, why = (because, a_tile) if bound < 1 else ("modelled", "")
+        ceilings = [("ceiling, the longest unit", bound * peak, kind, "m-reg", why)]
     rows = [
         ("tensor-core peak", peak, "published", "panel", ""),
         ("FlashAttention-4", fa4, "published, read off plots", "m-hbm", ""),
@@ -416,7 +412,7 @@ def predicted_and_published(
         s.text(8, y + 14, label, "tb")
         s.text(8, y + 30, kind, "ts")
         s.rect(x0, y, bw, 24, "mark" if cls == "guess" else cls, rx=2)
-        if kind == "modelled":
+        if cls == "m-reg":  # modelled
             s.hatch(x0, y, bw, 24, "ln m-reg")
         s.text(x0 + bw + 8, y + 17, f"{value:,.0f}", "tb")
         if note:

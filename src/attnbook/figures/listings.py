@@ -282,7 +282,9 @@ def _cell(i: int | None, html: str, cls: str, sign: str) -> str:
     if i is None:
         return '<td class="n"></td><td class="none"></td>'
     mark = f'<span class="sign">{sign}</span>' if cls else ""  # a sign too, not colour alone
-    html = re.sub(r"([(.\[])(?=\w)", r"\1<wbr>", html)  # break after a bracket or a dot rather than inside a name
+    html = re.sub(
+        r"(?<=\w)([(.\[])(?=\w)", r"\1<wbr>", html
+    )  # break after a bracket or a dot rather than inside a name
     return f'<td class="n">{i + 1}</td>{_line(html, cls or "same", mark)}'
 
 
