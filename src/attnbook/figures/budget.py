@@ -285,8 +285,9 @@ def serial_budget(stage: Any = 1, *, chip: Chip = B200, p_store_wavefronts: floa
             f"of them: {100 * ceiling:.0f} % of its peak, {tflops:,.0f} TFLOPS on a whole {chip.name}, with one CTA "
             f"on each "
             f"SM. Every "
-            "bar is the least that its step can cost: no latency, no waiting, no instructions around it. The load takes "
-            "64 KiB at shared memory's own rate, as if L2 had all of them. Hatched: the TMEM rate is a working guess."
+            "bar is the least that its step can cost: no latency, no waiting, no instructions around it. The load "
+            "takes 64 KiB at shared memory's own rate, as if L2 had all of them. Hatched: the TMEM rate is a working "
+            "guess."
         ),
         source="modelled from published rates",
     )
