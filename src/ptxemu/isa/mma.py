@@ -25,12 +25,19 @@ def to_float(raw: NDArray[np.uint16], kind: str) -> Operand:
 
 
 def operand_bits(
-    shared: NDArray[np.uint8], d: SmemDescriptor, rows: int, major: int, *, first: int = 0, size: int | None = None
+    shared: NDArray[np.uint8],
+    d: SmemDescriptor,
+    rows: int,
+    major: int,
+    *,
+    first: int = 0,
+    size: int | None = None,
+    name: str = "tcgen05.mma",
 ) -> NDArray[np.uint16]:
     """An operand of K = 16 from shared memory, by its descriptor. Shape (rows, 16), K the second axis.
 
     shared: one CTA's shared memory, indexed by byte address.  rows: M of A, N of B.  first, size: the bytes that may be
-    read. MemoryFault: the tile reaches outside of them.
+    read.  name: the instruction, for the fault.  MemoryFault: the tile reaches outside of them.
     """
     phase = d.start % 1024
     index, top = chunk_indices(phase, d.lbo, d.sbo, d.swizzle, rows, major)
@@ -39,7 +46,7 @@ def operand_bits(
     if d.start < first or base + 16 * top > end:
         major_name = "MN" if major else "K"
         raise MemoryFault(
-            f"tcgen05.mma: the operand at shared address {d.start:#x} ({rows} rows, {major_name}-major) reaches"
+            f"{name}: the operand at shared address {d.start:#x} ({rows} rows, {major_name}-major) reaches"
             f" to {base + 16 * top:#x}, outside of shared memory [{first:#x}, {end:#x}); descriptor {d.value:#018x}"
         )
     # complex128 stands for "16 bytes that move together": indexing copies them bit for bit.
