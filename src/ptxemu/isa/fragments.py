@@ -8,6 +8,8 @@ accumulator take two registers instead of the halves of one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,6 +63,7 @@ def accumulator(registers: NDArray[np.uint32], kind: str) -> NDArray:
 
     kind "f32": R = columns / 2 registers of one element; "f16": columns / 4 registers of two.
     """
+    x: NDArray[Any]
     if kind == "f16":
         x = np.moveaxis(halves(registers), 0, -3).view(np.float16)
     else:
