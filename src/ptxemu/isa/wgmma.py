@@ -210,9 +210,9 @@ def _multiply(m: Machine, cta: int, first: int, form: _Form, product: _Product) 
         left = to_float(a_matrix(registers[form.a]).reshape(ROWS, 16), form.kind)
     else:
         left = shared_operand(a_desc, ROWS, form.a_major)
-    total = left @ shared_operand(b_desc, form.n, form.b_major).T
     if form.a_scale != form.b_scale:
-        total = -total
+        left = -left
+    total = left @ shared_operand(b_desc, form.n, form.b_major).T + np.float32(0)  # a sum of zeros is +0
     if keep:
         total = total + accumulator(registers[form.d], form.d_kind).reshape(ROWS, form.n).astype(np.float32)
     registers[form.d] = accumulator_registers(total.reshape(4, 16, form.n), form.d_kind)
