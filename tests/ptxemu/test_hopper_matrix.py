@@ -115,7 +115,8 @@ def test_mma_sync_refuses_by_name() -> None:
 
 COPY = """
     mov.u32 %base, sm;
-    mad.lo.u32 %own, %tid.x, 16, %base;   // thread i fills row i: words 4 i to 4 i + 3
+    mov.u32 %own, %tid.x;
+    mad.lo.u32 %own, %own, 16, %base;   // thread i fills row i: words 4 i to 4 i + 3
     st.shared.v4.b32 [%own], {%w0, %w1, %w2, %w3};
     bar.sync 0;
 """
