@@ -190,8 +190,10 @@ def _outlier(draw: Draw, tile: int) -> None:
     """One key 12 log2 units above the rest: most of every row's weight, and not all of it."""
     import torch
 
+    key = draw.some_key(tile)
+    draw.k[:, key] = 0.0
     levels = torch.zeros(draw.k.shape[1])
-    levels[draw.some_key(tile)] = 12.0
+    levels[key] = 12.0
     draw.set_levels(levels)
 
 

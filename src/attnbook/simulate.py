@@ -64,7 +64,7 @@ def simulate(
             continue
         scores = queries @ key_tile.transpose(-1, -2)
         new_max = torch.maximum(row_max, scores.amax(-1))
-        rescale = torch.exp2((row_max - new_max) * factor)
+        rescale = torch.exp2((row_max - new_max) * factor) if number else torch.ones_like(new_max)
         p = torch.exp2(scores * factor - (new_max * factor)[..., None])
         counted = 0.0 if mutation == "short_row_sum" and number == middle else p.sum(-1)
         row_sum = row_sum * rescale + counted
