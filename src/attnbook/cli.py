@@ -7,9 +7,11 @@ bad input; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,8 +136,11 @@ def _run(options: argparse.Namespace) -> int:
     except (KeyError, ValueError) as error:
         return _complain(error, BAD_INPUT)
     try:
-        import ptxemu
-        from attnbook.run import run
+        with _no_garbage_collection():
+            import cutlass.cute  # noqa: F401  (the compiler needs it later; imported here it costs half)
+
+            import ptxemu
+            from attnbook.run import run
     except ImportError as error:
         return _complain(f"{error}; `attnbook doctor` says what is missing", WRONG)
     bar = _Bar(quiet=options.quiet)
@@ -163,6 +168,20 @@ def _run(options: argparse.Namespace) -> int:
         return _complain(error, BAD_INPUT)
     _write(result, options)
     return OK if result.verdict.ok else WRONG
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Import large packages without the collector's passes over their million objects, and keep it off them afterwards.
+
+    Takes a second off a start that would last four.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def _write(result: Result, options: argparse.Namespace) -> None:

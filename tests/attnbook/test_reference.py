@@ -69,7 +69,7 @@ def test_wholly_masked_rows_are_zero_with_no_weight():
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_pytorch_rounds_once(dtype):
-    """What the rule relies on: the maths backend works in fp32, so its answer is the rounded oracle, fp32 noise apart."""
+    """What the rule relies on: the maths backend works in fp32, and its answer is the rounded oracle, noise apart."""
     q, k, v = family("normal")(1, 2, 256, dtype=dtype)
     ref, _ = attention_fp64(q, k, v)
     theirs, lse = attention_torch(q, k, v)
