@@ -192,7 +192,7 @@ def execute(
         )
     compiled = compile(stage, problem, arch=gpu.arch if gpu and gpu.arch else "sm_100a", iket=iket)
     there = torch.device("cpu") if gpu is None else q.device if q.is_cuda else torch.device("cuda", gpu.index)
-    inputs = [_readable_by_tma(x.detach().to(there)) for x in (q, k, v)]
+    q_there, k_there, v_there = (_readable_by_tma(x.detach().to(there)) for x in (q, k, v))
     o = poison(torch.empty(q.shape, dtype=q.dtype, device=there))
     lse_shape = (problem.batch, problem.heads, problem.seqlen)
     lse = poison(torch.empty(lse_shape, dtype=torch.float32, device=there)) if problem.lse else None
@@ -203,7 +203,7 @@ def execute(
         config = config or ptxemu.Config()
         if progress is not None:
             config = dataclasses.replace(config, progress=progress)
-        arguments = compiled.arguments(*inputs, o, lse, problem.softmax_scale)
+        arguments = compiled.arguments(q_there, k_there, v_there, o, lse, problem.softmax_scale)
         edited = {} if ptx_edit is None else {"ptx": ptx_edit(compiled.ptx)}
         start = time.perf_counter()
         run = ptxemu.launch(compiled.fn, *arguments, config=config, **edited)
@@ -211,7 +211,7 @@ def execute(
     else:
         with torch.cuda.device(there):
             stream = torch.cuda.current_stream().cuda_stream
-            arguments = compiled.arguments(*inputs, o, lse, problem.softmax_scale, stream)
+            arguments = compiled.arguments(q_there, k_there, v_there, o, lse, problem.softmax_scale, stream)
             torch.cuda.synchronize()
             start = time.perf_counter()
             compiled.fn(*arguments)
