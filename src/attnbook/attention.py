@@ -27,6 +27,7 @@ __all__ = ["DTYPES", "Execution", "attention", "execute", "problem_of"]
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 DEVICES = ("auto", "emulator", "gpu")
+CTAS_A_WAVE = 32
 TMA_ALIGNMENT = 16  # bytes: of the first element, and of every stride but the last
 
 
@@ -202,7 +203,9 @@ def execute(
 
         config = config or ptxemu.Config()
         if progress is not None:
-            config = dataclasses.replace(config, progress=progress)
+            # In waves, so that there is something to report before the end; no slower. A trace keeps all CTAs in one.
+            wave = config.max_resident_ctas or (None if config.trace else CTAS_A_WAVE)
+            config = dataclasses.replace(config, progress=progress, max_resident_ctas=wave)
         arguments = compiled.arguments(q_there, k_there, v_there, o, lse, problem.softmax_scale)
         edited = {} if ptx_edit is None else {"ptx": ptx_edit(compiled.ptx)}
         start = time.perf_counter()

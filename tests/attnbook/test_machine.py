@@ -10,7 +10,7 @@ from attnbook import doctor, machine
 
 
 class FakeCuda:
-    """As much of libcuda as is asked, for GPUs given as (name, capability); it speaks through pointers, as libcuda does."""
+    """As much of libcuda as is asked for, with GPUs given as (name, capability). Answers go through pointers."""
 
     def __init__(self, *gpus, version=13000):
         self.devices, self.version = gpus, version
