@@ -126,7 +126,7 @@ BAD = {
     "unwritten stage": (["--stage", "22"], "stage 22 (publish_early) has no kernel"),
     "length": (["--stage", "1", "--seqlen", "500"], "seqlen = 500"),
     "heads": (["--heads", "0"], "heads = 0"),
-    "input": (["--input", "nomal"], "input family 'nomal' is not known; take one of: normal"),
+    "input": (["--input", "gauss"], "input family 'gauss' is not known; take one of: normal"),
     "causal input": (["--input", "masked_rows"], "needs a causal kernel"),
     "scale": (["--scale", "nan"], "scale = nan"),
     "folder": (["--json", "/no/such/folder/x.json"], "there is no folder /no/such/folder"),

@@ -113,7 +113,7 @@ def test_an_edited_kernel_is_run_and_judged():
         ({"heads": -2}, "heads = -2"),
         ({"batch": 1.5}, "batch = 1.5"),
         ({"dtype": "fp8"}, "dtype = 'fp8' is none of bf16, fp16"),
-        ({"family": "nomal"}, "take one of: normal"),
+        ({"family": "gauss"}, "take one of: normal"),
         ({"family": "masked_rows"}, "needs a causal kernel"),
         ({"schedule": "slow"}, "schedule='slow'"),
         ({"device": "gpu", "trace": True}, "are the emulator's"),

@@ -94,5 +94,5 @@ def test_masked_rows_needs_more_queries_than_keys():
 
 
 def test_unknown_family_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"'nomal' is not known; take one of: normal, rising_max"):
-        family("nomal")
+    with pytest.raises(ValueError, match=r"'gauss' is not known; take one of: normal, rising_max"):
+        family("gauss")
