@@ -189,7 +189,7 @@ def execute(
     gpu = _pick_gpu(LADDER[stage], machine, q, device)
     if gpu is not None and (config is not None or ptx_edit is not None):
         raise ValueError(
-            f'config and ptx_edit are for the emulator and this runs on a {gpu.name}; pass device="emulator"'
+            f'config and ptx_edit are for the emulator and this runs on the {gpu.name}; pass device="emulator"'
         )
     compiled = compile(stage, problem, arch=gpu.arch if gpu and gpu.arch else "sm_100a", iket=iket)
     there = torch.device("cpu") if gpu is None else q.device if q.is_cuda else torch.device("cuda", gpu.index)

@@ -59,6 +59,9 @@ class Diagnosis:
             if check.remedy:
                 lines.append(f"{'':<8} {'':<{width}}  mend it with: {check.remedy}")
         lines.append("")
+        root = checkout()
+        if root is not None and sum(" -m pip install " in check.remedy for check in self.checks) > 1:
+            lines.append(f"All packages at once: {_pip('-r', str(root / 'requirements.txt'))}")
         if self.ok:
             lines.append("Kernels run here. Try: attnbook run --stage 1 --batch 1 --heads 2 --seqlen 512")
         else:

@@ -122,10 +122,10 @@ def _choose(gpus: tuple[Gpu, ...], driver: _Driver | None) -> tuple[str, str, Gp
     for gpu in gpus:
         if gpu.kind in written and gpu.arch:
             if torch_cuda_version() is None:
-                return "emulator", "sm_100a", None, f"there is a {gpu.name}, but this PyTorch is built without CUDA"
-            return gpu.kind, gpu.arch, gpu, f"there is a {gpu.name}"
+                return "emulator", "sm_100a", None, f"there is one {gpu.name}, but this PyTorch is built without CUDA"
+            return gpu.kind, gpu.arch, gpu, f"there is one {gpu.name}"
     if gpus:
-        return "emulator", "sm_100a", None, f"no kernel here runs on a {gpus[0].name}"
+        return "emulator", "sm_100a", None, f"no kernel here runs on the {gpus[0].name}"
     if driver is None:
         return "emulator", "sm_100a", None, "no NVIDIA driver here"
     return "emulator", "sm_100a", None, "the NVIDIA driver shows no GPU"

@@ -82,7 +82,7 @@ def test_the_second_gpu_is_taken_if_it_is_the_one(with_gpus):
 def test_other_gpus_leave_the_ladder_to_the_emulator(with_gpus, name, capability):
     found = with_gpus((name, capability))
     assert found.backend == "emulator" and found.gpu is None
-    assert f"no kernel here runs on a {name}" in found.describe()
+    assert f"no kernel here runs on the {name}" in found.describe()
 
 
 def test_a_pytorch_without_cuda_is_seen_and_mended(with_gpus):
@@ -135,6 +135,7 @@ def test_doctor_names_what_is_missing_and_the_command(without_driver, monkeypatc
     states = {check.name: check for check in diagnosis.checks}
     assert not diagnosis.ok and "Missing: torch." in diagnosis.report()
     assert states["torch"].state == "missing" and states["matplotlib"].state == "note"
+    assert f"All packages at once: {sys.executable} -m pip install -r " in diagnosis.report()
     assert states["torch"].remedy.endswith(f'-m pip install "torch=={doctor.pins()["torch"]}"')
     assert '"nvidia-cutlass-dsl[cu13]==' in states["CUDA 13 libraries"].remedy
 
