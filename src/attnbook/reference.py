@@ -48,7 +48,9 @@ allowed on top.
 error is the largest one over all rows of the call: single rows are right to the last bit by luck. FP32 itself
 resolves 4 ulp of the number (scale · log2(e) and log(2) are rounded, and so are the two products with them), 2
 sqrt(seqlen) · 2^-24 for the logarithm of a sum of seqlen terms added one by one, and 4 u for the scores. The sum of
-the three is always allowed: 8e-6 for standard normal numbers at 512 keys.
+the three is always allowed: 8e-6 for standard normal numbers at 512 keys. Where all scores of a row differ by less
+than some roundings of that sum (8 seqlen · 2^-24), the roundings need not cancel: seqlen equal ones add up to what
+the scores differ by, or to half of seqlen · 2^-24, and that is allowed too.
 
 Wholly masked rows (causal, more queries than keys): o is 0 and lse is -inf, as in FlashAttention and in PyTorch's
 softmax. Causal masks are aligned to the bottom right corner: query i sees keys up to i + seqlen_kv - seqlen.
@@ -213,6 +215,11 @@ class _Part:
         """The length of the longest p_j v_j of each row, (heads, rows)."""
         return (self.p * self.v.double().norm(dim=-1)[:, None, :]).amax(-1)
 
+    def score_spread(self) -> Tensor:
+        """The largest score minus the smallest of each row, (heads, rows)."""
+        seen = self.p if self.mask is None else self.p.masked_fill(~self.mask, math.inf)
+        return torch.log(self.p.amax(-1)) - torch.log(seen.amin(-1))
+
     def score_uncertainty(self) -> Tensor:
         """u = 2^-24 · scale · |q| · |k_j| for every row and key, (heads, rows, seqlen_kv)."""
         q, k = self.q.double().norm(dim=-1), self.k.double().norm(dim=-1)
@@ -354,10 +361,13 @@ class _LseErrors:
         error = torch.where(finite & lse.isnan(), math.inf, error)
         theirs = torch.where(finite, (torch_lse.double() - ref).abs(), 0.0)
         number = ulp(ref, torch.float32)
-        total = part.k.shape[1] ** 0.5 * 2.0**-24
+        keys = part.k.shape[1]
+        total = keys**0.5 * 2.0**-24
+        spread = part.score_spread()
+        drift = torch.where(spread < 8.0 * keys * 2.0**-24, spread.clamp(max=0.5 * keys * 2.0**-24), 0.0)
         scores = torch.nan_to_num(part.score_uncertainty().amax(-1), posinf=0.0)
         self.error.append(error.flatten())
-        self.resolution.append((4.0 * number + 2.0 * total + TIMES_RESOLUTION * scores).flatten())
+        self.resolution.append((4.0 * number + 2.0 * total + drift + TIMES_RESOLUTION * scores).flatten())
         self.index.append(_indices(part))
         self.torch = max(self.torch, float(theirs.max()))
 

@@ -234,6 +234,23 @@ def test_one_key_missing_from_the_row_sum_shows_in_lse_at_16k():
     assert check(o, lse, q, k, v).ok and not check(o, short, q, k, v).ok
 
 
+@pytest.mark.parametrize("seqlen", [512, 4096])
+@pytest.mark.parametrize("exponent", [0, -10, -14, -16, -18, -20, -24])
+def test_lse_of_a_sum_in_order_is_right_at_every_spread(seqlen, exponent):
+    """A kernel adds the row's terms one by one. Where they are nearly equal, its roundings all go one way."""
+    q, k, v = family("normal")(1, 1, seqlen, seed=0)
+    q, scale = q[:, :64], 128**-0.5 * 2.0**exponent
+    o, _ = simulate(q, k, v, scale=scale)
+    scores = (q[0, :, 0].double() @ k[0, :, 0].double().T * scale).float()
+    row_max = scores.amax(-1)
+    row_sum = torch.zeros_like(row_max)
+    for term in torch.exp(scores - row_max[:, None]).unbind(-1):
+        row_sum = row_sum + term
+    lse = (row_max + torch.log(row_sum))[None, None]
+    assert check(o, lse, q, k, v, scale=scale).ok
+    assert not check(o, lse + 1e-3, q, k, v, scale=scale).ok
+
+
 def test_lse_of_huge_scores_is_held_to_what_fp32_resolves():
     """Scores of 20,000: neighbouring fp32 numbers lie 0.002 apart, so that 1e-3 cannot be asked for."""
     q, k, v = family("huge")(1, 1, 256)
