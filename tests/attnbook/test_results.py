@@ -108,7 +108,11 @@ def test_modelled_and_published_ask_for_other_things():
     assert validate(modelled).label == "modelled, B200, ptxemu clock 1"
     with pytest.raises(InvalidRecord, match="does not name the chip"):
         validate(modelled | {"machine": {}})
-    published = MEASURED | {"provenance": "published", "source": "somebody, 2026", "url": "https://example.org/x"}
+    published = MEASURED | {
+        "provenance": "published",
+        "source": "somebody, 2026",
+        "url": "https://github.com/IaroslavElistratov/b200-attention",
+    }
     assert validate(published).label == "published, somebody, 2026"
     with pytest.raises(InvalidRecord, match="must be an https address"):
         validate(published | {"url": ""})
