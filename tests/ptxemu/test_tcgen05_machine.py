@@ -368,10 +368,10 @@ BAD = {
         IllegalInstruction,
         "0b001",
     ),
-    "CTA pairs": (
+    "two values of cta_group in one kernel": (
         "tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;\n",
-        UnsupportedInstruction,
-        "cta_group::2",
+        IllegalInstruction,
+        "has used .cta_group::1 before",
     ),
     "other kinds": (
         mma("%r9", 64, 64, 0, False).replace("kind::f16", "kind::i8"),

@@ -1,9 +1,10 @@
-"""The fifth-generation tensor core: allocation of tensor memory, MMA, loads and stores of tensor memory, completion.
+"""The fifth-generation tensor core: MMA, loads and stores of tensor memory, completion. (Allocation: tmemalloc.py.)
 
-PTX ISA 9.7.16. MMAs, copies and commits of a CTA go into one queue of the engine "tensor" and are done in order, later
-than they are issued: an MMA reads its operands when it runs, and a commit arrives on its mbarrier when everything
-before it is done. tcgen05.ld and .st take effect at issue; the ISA only promises that after tcgen05.wait. The pure
-parts are in descriptors.py (what the bits mean), tmem.py (cells and fragments) and mma.py (the arithmetic).
+PTX ISA 9.7.16. MMAs, copies and commits of a CTA (or of a CTA pair) go into one queue of the engine "tensor" and are
+done in order, later than they are issued: an MMA reads its operands when it runs, and a commit arrives on its mbarrier
+when everything before it is done. tcgen05.ld and .st take effect at issue; the ISA only promises that after
+tcgen05.wait. The pure parts are in descriptors.py (what the bits mean), tmem.py (cells and fragments) and mma.py (the
+arithmetic).
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 
 from .. import ptx
 from ..errors import IllegalInstruction
-from ..machine import AsyncOp, Blocked, Machine, Wait, Warps
+from ..machine import AsyncOp, Machine, Warps
 from ..memory import SHARED_RESERVED
 from . import Decode, instruction
 from . import mma as arithmetic
+from .ctapair import aligned, group_of, pair_of, use_group
 from .descriptors import (
     InstructionDescriptor,
     SmemDescriptor,
@@ -31,117 +33,8 @@ from .descriptors import (
     split_tmem_address,
 )
 from .tma import address_reader, origin
-from .tmem import (
-    TmemState,
-    fragment,
-    fragment_written,
-    mark_fragment,
-    read_fragment,
-    write_fragment,
-)
-
-
-def tmem_state(m: Machine, cta: int) -> TmemState:
-    """The tensor memory of a resident CTA."""
-    state = m.cta_state[cta]
-    found = state.get("tmem")
-    if found is None:
-        found = state["tmem"] = TmemState()
-        state.setdefault("at exit", []).append(lambda: _all_freed(m, cta, found))
-    return found
-
-
-def _all_freed(m: Machine, cta: int, state: TmemState) -> None:
-    """When the CTA has exited: all of its tensor memory must have been given back (PTX ISA 9.7.16.1.2)."""
-    if state.allocations:
-        raise IllegalInstruction(
-            f"CTA {m.cta_name(cta)} has exited with TMEM {state.describe()} still allocated: every tcgen05.alloc"
-            " needs its tcgen05.dealloc before the kernel ends"
-        )
-
-
-def _one_cta(d: Decode) -> None:
-    if d.mods.one_of("cta_group::1", "cta_group::2") == "cta_group::2":
-        raise d.unsupported(".cta_group::2 (CTA pairs) is not emulated yet; compile the kernel for one CTA")
-
-
-def _aligned(d: Decode) -> None:
-    d.mods.one_of("sync")
-    d.mods.one_of("aligned")
-
-
-# ---------------------------------------------------------------------------------------------------------- allocation
-
-
-@instruction("tcgen05.alloc", blocking=True, converge=True)
-def alloc(d: Decode) -> Callable[[Warps], list[Blocked] | None]:
-    """PTX ISA 9.7.16.7.1 tcgen05.alloc: columns for this CTA, the address written to shared memory. Waits while there
-    is no room.
-    """
-    _one_cta(d)
-    _aligned(d)
-    d.mods.flag("shared::cta")
-    d.mods.one_of("b32")
-    to = address_reader(d, d.ops[0], shared=True)
-    columns = d.read(d.ops[1], "u32")
-
-    def run(w: Warps) -> list[Blocked] | None:
-        m = w.machine
-        blocked = []
-        for cta, warp, at in w.each_warp():
-            state = tmem_state(m, cta)
-            n = int(w.u32[columns][at][0])
-            first = state.allocate(n)
-            if first is None:
-                text = f"tcgen05.alloc of {n} columns; allocated are {state.describe()}"
-                blocked.append(Blocked(cta=cta, warp=warp, reason=Wait(key=("tmem", cta), text=text, retry=True)))
-                continue
-            owner, offset = m.shared.locate(cta, to(w, (*at, 0)))
-            m.shared.view(owner, offset, 4, np.uint32)[0] = first
-            m.progress += 1
-            if m.tracing:
-                m.emit(cta, "tensor", "mark", "TMEM alloc", column=first, columns=n, warp=warp, ptx_line=d.ins.line)
-        return blocked or None
-
-    return run
-
-
-@instruction("tcgen05.dealloc", converge=True)
-def dealloc(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.7.1 tcgen05.dealloc: gives an allocation back."""
-    _one_cta(d)
-    _aligned(d)
-    d.mods.one_of("b32")
-    address, columns = d.read(d.ops[0], "u32"), d.read(d.ops[1], "u32")
-
-    def run(w: Warps) -> None:
-        m = w.machine
-        for cta, warp, at in w.each_warp():
-            lane, column = split_tmem_address(int(w.u32[address][at][0]))
-            n = int(w.u32[columns][at][0])
-            if lane:
-                raise IllegalInstruction(f"tcgen05.dealloc at lane {lane}: must be the address that tcgen05.alloc gave")
-            tmem_state(m, cta).free(column, n)
-            m.progress += 1
-            m.wake(("tmem", cta))
-            if m.tracing:
-                m.emit(cta, "tensor", "mark", "TMEM dealloc", column=column, columns=n, warp=warp, ptx_line=d.ins.line)
-
-    return run
-
-
-@instruction("tcgen05.relinquish_alloc_permit", converge=True)
-def relinquish(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.7.1 tcgen05.relinquish_alloc_permit: this CTA allocates no more."""
-    _one_cta(d)
-    _aligned(d)
-
-    def run(w: Warps) -> None:
-        for cta, _, _ in w.each_warp():
-            tmem_state(w.machine, cta).permit = False
-
-    return run
-
+from .tmem import fragment, fragment_written, mark_fragment, read_fragment, write_fragment
+from .tmemalloc import tmem_state
 
 # ------------------------------------------------------------------------------------------------------------------ MMA
 
@@ -150,11 +43,12 @@ def relinquish(d: Decode) -> Callable[[Warps], None]:
 class _Mma:
     """One MMA on its way. Everything but the data is known at issue; A, B and D are read when it is run.
 
-    a: a shared-memory descriptor, or the (lane, column) of A in tensor memory.
+    ctas: the CTA, or both of a pair, the even one first.  a: a shared-memory descriptor, or the (lane, column) of A in
+    tensor memory; descriptors and addresses hold for each CTA's own memories.
     """
 
     machine: Machine
-    cta: int
+    ctas: tuple[int, ...]
     shape: InstructionDescriptor
     a: SmemDescriptor | tuple[int, int]
     b: SmemDescriptor
@@ -167,35 +61,65 @@ class _Mma:
 
     def __call__(self) -> None:
         self.outstanding[0] -= 1
-        m, i = self.machine, self.shape
-        state = tmem_state(m, self.cta)
-        cells = m.tmem[self.cta]
-        shared, size = m.shared.bytes[self.cta], m.shared.size
-        rows = accumulator_lanes(i.m, self.lane)
+        i, share = self.shape, len(self.ctas)
+        # Each CTA of a pair holds half of B's columns, in order; both multiply with all of them.
+        halves = [self.shared_operand(cta, self.b, i.n // share, i.b_major, i.b) for cta in self.ctas]
+        b = halves[0] if share == 1 else np.concatenate(halves)
+        for cta in self.ctas:
+            if share == 2 and i.m == 128:
+                self.two_by_two(cta, b)
+            else:
+                rows = accumulator_lanes(i.m // share, self.lane)
+                self.store(cta, rows, self.column, self.left(cta, i.m // share, rows), b)
+
+    def shared_operand(self, cta: int, d: SmemDescriptor, rows: int, major: int, kind: str) -> NDArray[np.float32]:
+        shared = self.machine.shared
+        raw = arithmetic.operand_bits(shared.bytes[cta], d, rows, major, first=SHARED_RESERVED, size=shared.size)
+        return arithmetic.to_float(raw, kind)
+
+    def left(self, cta: int, m: int, rows: Any) -> NDArray[np.float32]:
+        """A's rows of one CTA. rows: their lanes, where A lies in tensor memory."""
+        i = self.shape
         if isinstance(self.a, SmemDescriptor):
-            raw = arithmetic.operand_bits(shared, self.a, i.m, i.a_major, first=SHARED_RESERVED, size=size)
-        else:
-            lane, column = self.a
-            at = (accumulator_lanes(i.m, lane), slice(column, column + 8))
-            state.require(column, 8, "tcgen05.mma, A")
-            if not state.written[at].all():
-                raise IllegalInstruction(
-                    f"tcgen05.mma reads A from TMEM columns {column}-{column + 7}, which nobody has written"
-                )
-            raw = arithmetic.unpack_tmem_operand(cells[at])
-        a = arithmetic.to_float(raw, i.a)
-        b = arithmetic.to_float(
-            arithmetic.operand_bits(shared, self.b, i.n, i.b_major, first=SHARED_RESERVED, size=size), i.b
-        )
+            return self.shared_operand(cta, self.a, m, i.a_major, i.a)
+        state = tmem_state(self.machine, cta)
+        column = self.a[1]
+        at = (rows, slice(column, column + 8))
+        state.require(column, 8, "tcgen05.mma, A")
+        if not state.written[at].all():
+            raise IllegalInstruction(
+                f"tcgen05.mma reads A from TMEM columns {column}-{column + 7}{self.whose(cta)}, which nobody has"
+                " written"
+            )
+        return arithmetic.to_float(arithmetic.unpack_tmem_operand(self.machine.tmem[cta][at]), i.a)
+
+    def whose(self, cta: int) -> str:
+        return f" of CTA {self.machine.cta_name(cta)}" if len(self.ctas) == 2 else ""
+
+    def two_by_two(self, cta: int, b: NDArray[np.float32]) -> None:
+        """Layout B, M = 128 over a pair (PTX ISA 9.7.16.10.5.2): 64 rows in each CTA, lanes 0-63 hold the first half of
+        the columns of D and lanes 64-127 the second. Each half of the lanes multiplies with A of its own lanes, so that
+        A in tensor memory has to be there twice.
+        """
+        half = self.shape.n // 2
+        for part in (0, 1):
+            rows = slice(64 * part, 64 * part + 64)
+            self.store(cta, rows, self.column, self.left(cta, 64, rows), b[part * half : part * half + half])
+
+    def store(self, cta: int, rows: Any, column: int, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
+        """D[rows, column...] of one CTA = a b^T (+ D)."""
+        i, cells = self.shape, self.machine.tmem[cta]
+        state = tmem_state(self.machine, cta)
+        n = len(b)
         product = arithmetic.multiply(a, b)
         if i.a_negate != i.b_negate:
             product = -product
-        at = (rows, slice(self.column, self.column + i.n))
-        state.require(self.column, i.n, "tcgen05.mma, D")
+        at: tuple[Any, slice] = (rows, slice(column, column + n))
+        state.require(column, n, "tcgen05.mma, D")
         if self.keep and not state.written[at].all():
             raise IllegalInstruction(
-                f"tcgen05.mma accumulates onto TMEM columns {self.column}-{self.column + i.n - 1}, which nobody has"
-                " written (enable-input-d must be false in the first MMA of a tile)"
+                f"tcgen05.mma accumulates onto TMEM columns {column}-{column + n - 1}{self.whose(cta)}, which nobody"
+                " has written (enable-input-d must be false in the first MMA of a tile)"
             )
         result = arithmetic.accumulate(cells[at], product, i.d, self.keep, self.scale)
         if self.disabled:
@@ -211,14 +135,16 @@ class _Mma:
 
 @instruction("tcgen05.mma")
 def mma(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.10.9.1 tcgen05.mma kind::f16, dense: D = A B^T (+ D). One thread issues it for the whole CTA."""
+    """PTX ISA 9.7.16.10.9.1 tcgen05.mma kind::f16, dense: D = A B^T (+ D). One thread issues it for the whole CTA, or
+    with .cta_group::2 for both CTAs of its pair.
+    """
     for word in ("sp", "ws"):
         if d.mods.flag(word):
             raise d.unsupported(f"the .{word} form is not emulated")
     kind = d.mods.starting("kind::")
     if kind != "kind::f16":
         raise d.unsupported(f"only .kind::f16 is emulated, not .{kind}")
-    _one_cta(d)
+    group = group_of(d)
     for word in ("block_scale", "ashift", "collector::a::use", "collector::a::lastuse"):
         if d.mods.flag(word):
             raise d.unsupported(f"the .{word} form is not emulated")
@@ -237,8 +163,10 @@ def mma(d: Decode) -> Callable[[Warps], None]:
     disabled: list[int] = []
     if rest and isinstance(rest[0], ptx.Vec):
         disabled = [d.read(item, "u32") for item in d.items(rest.pop(0))]
-        if len(disabled) != 4:
-            raise d.unsupported(f"disable-output-lane has {len(disabled)} words where .cta_group::1 has 4")
+        if len(disabled) != 4 * group:
+            raise d.unsupported(
+                f"disable-output-lane has {len(disabled)} words where .cta_group::{group} has {4 * group}"
+            )
     if not rest:
         raise d.unsupported("the operand enable-input-d is missing")
     enable = rest.pop(0)
@@ -257,9 +185,14 @@ def mma(d: Decode) -> Callable[[Warps], None]:
         m = w.machine
         for t in w.threads():
             at = t.at
-            shape = decode_instruction_descriptor(int(w.u32[i_slot][at]))
+            use_group(m, t.cta, group, d)
+            ctas = (t.cta,) if group == 1 else pair_of(m, t.cta, d)
+            shape = decode_instruction_descriptor(int(w.u32[i_slot][at]), group)
             lane, column = split_tmem_address((int(getattr(w, d_view)[d_slot][at]) + d_offset) & 0xFFFF_FFFF)
-            accumulator_lanes(shape.m, lane)
+            if group == 1:
+                accumulator_lanes(shape.m, lane)
+            elif lane:
+                raise IllegalInstruction(f"tcgen05.mma: D at TMEM lane {lane}; for a CTA pair it must be lane 0")
             a_value = int(getattr(w, a_view)[a_slot][at]) + a_offset
             a: SmemDescriptor | tuple[int, int]
             if a_in_tmem:
@@ -279,11 +212,14 @@ def mma(d: Decode) -> Callable[[Warps], None]:
             check_supported(b, shape.b_major)
             keep = bool(w.pred[keep_slot][at]) != negated
             mask = sum(int(w.u32[s][at]) << 32 * n for n, s in enumerate(disabled))
+            if mask and group == 2:
+                # The ISA does not say which of the eight words belong to which CTA.
+                raise d.unsupported("disable-output-lane is emulated for .cta_group::1 only")
             outstanding = _outstanding(m, t.cta, t.warp, t.lane)
             outstanding[0] += 1
-            job = _Mma(m, t.cta, shape, a, b, lane, column, keep, scale, mask, outstanding)
+            job = _Mma(m, ctas, shape, a, b, lane, column, keep, scale, mask, outstanding)
             data = _mma_data(d, job, t.warp) if m.tracing else {}
-            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=job, name="MMA", ins=d.ins, queue=t.cta, data=data))
+            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=job, name="MMA", ins=d.ins, queue=ctas[0], data=data))
 
     return run
 
@@ -314,6 +250,7 @@ def _mma_data(d: Decode, job: _Mma, warp: int) -> dict[str, Any]:
         "b_descriptor": job.b.value,
         "idesc": i.value,
         "accumulate": job.keep,
+        "cta_group": len(job.ctas),
         **origin(d, warp),
     }
 
@@ -325,7 +262,7 @@ def commit(d: Decode) -> Callable[[Warps], None]:
     A thread without any under way waits for nobody: a commit by another thread than the one that issued the MMAs
     arrives early, here as on a GPU.
     """
-    _one_cta(d)
+    group = group_of(d)
     d.mods.one_of("mbarrier::arrive::one")
     d.mods.flag("shared::cluster")
     multicast = d.mods.flag("multicast::cluster")
@@ -336,6 +273,8 @@ def commit(d: Decode) -> Callable[[Warps], None]:
     def run(w: Warps) -> None:
         m = w.machine
         for t in w.threads():
+            use_group(m, t.cta, group, d)
+            first = t.cta if group == 1 else pair_of(m, t.cta, d)[0]
             owner, offset = m.mbarriers.locate(t.cta, barrier(w, t.at))
             owners = [owner]
             if mask is not None:
@@ -351,7 +290,7 @@ def commit(d: Decode) -> Callable[[Warps], None]:
                     m.mbarrier_arrive(o, m.rank(o) << 24 | offset)
 
             data = {"barrier": offset, **origin(d, t.warp)} if m.tracing else {}
-            queue = t.cta if _outstanding(m, t.cta, t.warp, t.lane)[0] else None
+            queue = first if _outstanding(m, t.cta, t.warp, t.lane)[0] else None
             m.submit(AsyncOp(engine="tensor", cta=t.cta, run=arrive, name="commit", ins=d.ins, queue=queue, data=data))
 
     return run
@@ -370,7 +309,7 @@ REPEATS = {f"x{1 << i}": 1 << i for i in range(8)}
 
 def _shape(d: Decode, pack: str, address_at: int) -> tuple[Any, tuple[str, int, int]]:
     """Fragment and address operand of a load or store."""
-    _aligned(d)
+    aligned(d)
     shape = d.mods.one_of("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
     repeat = REPEATS[d.mods.one_of(*REPEATS)]
     packed = d.mods.flag(pack)
@@ -541,7 +480,7 @@ def wait(d: Decode) -> Callable[[Warps], None]:
     """PTX ISA 9.7.16.8.5 tcgen05.wait: earlier loads (or stores) of the thread are done. They are: both take effect at
     issue.
     """
-    _aligned(d)
+    aligned(d)
     return lambda w: None
 
 

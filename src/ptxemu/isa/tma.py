@@ -216,7 +216,9 @@ def wait_group(d: Decode) -> Callable[[Warps], list[Blocked] | None]:
 
 @instruction("cp.async.bulk.tensor")
 def tensor_copy(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.9.27.1.2 cp.async.bulk.tensor, tiled mode, both directions."""
+    """PTX ISA 9.7.9.27.1.2 cp.async.bulk.tensor, tiled mode, both directions. With .cta_group::2 a load may report to the
+    barrier of the other CTA of the destination's pair.
+    """
     rank = _rank(d)
     _tiled(d)
     destination = d.mods.one_of(*SHARED_STATES, "global")
@@ -251,7 +253,7 @@ def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], No
             tmabox.check(tensor, coords, offset, store=False)
             if destination == "shared::cta" and owner != t.cta:
                 raise IllegalInstruction(f"{d.ins.opcode}: the destination lies in another CTA's shared memory")
-            same = (owner ^ bar_owner) & ~1 == 0 if pair else owner == bar_owner
+            same = (m.rank(owner) ^ m.rank(bar_owner)) < 2 if pair else owner == bar_owner
             if not same:
                 raise IllegalInstruction(
                     f"{d.ins.opcode}: the mbarrier is in CTA rank {m.rank(bar_owner)}, the destination in rank"
