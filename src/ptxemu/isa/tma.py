@@ -216,8 +216,8 @@ def wait_group(d: Decode) -> Callable[[Warps], list[Blocked] | None]:
 
 @instruction("cp.async.bulk.tensor")
 def tensor_copy(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.9.27.1.2 cp.async.bulk.tensor, tiled mode, both directions. With .cta_group::2 a load may report to the
-    barrier of the other CTA of the destination's pair.
+    """PTX ISA 9.7.9.27.1.2 cp.async.bulk.tensor, tiled mode, both directions. With .cta_group::2 a load may report
+    to the barrier of the other CTA of the destination's pair.
     """
     rank = _rank(d)
     _tiled(d)
