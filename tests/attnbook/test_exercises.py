@@ -24,7 +24,7 @@ def test_the_solution_is_right_and_a_wrong_answer_is_not(name: str) -> None:
     assert str(exercise.solution()) not in wrong.message  # a hint, not the answer
 
 
-@pytest.mark.parametrize("answer", [None, (None, None)])
+@pytest.mark.parametrize("answer", [None, (None, None), (None, 128)])
 def test_no_answer_is_neither(answer: object) -> None:
     outcome = exercises.check("machine-descriptor", answer)
     assert outcome.status == "open"

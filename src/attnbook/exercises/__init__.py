@@ -60,10 +60,10 @@ def text(name: str) -> str:
 
 
 def check(name: str, answer: Any) -> Outcome:
-    """Grade `answer` to exercise `name`. None, a tuple of None, or the unchanged text is no answer yet."""
+    """Grade `answer` to exercise `name`. None, a tuple with None in it, or the unchanged text is no answer yet."""
     exercise = _find(name)
     parts = answer if isinstance(answer, tuple) else (answer,)
-    if all(part is None for part in parts) or (exercise.text and isinstance(answer, str) and answer == exercise.text):
+    if any(part is None for part in parts) or (exercise.text and isinstance(answer, str) and answer == exercise.text):
         return Outcome("open", "No answer yet: edit the cell above and run it.")
     try:
         return Outcome("right", exercise.grade(answer))

@@ -72,7 +72,7 @@ def _grade_mystery(answer: Any) -> str:
         raise Wrong(f"{answer!r} is not a barrier of this kernel; it waits on {', '.join(names)}.")
     if mutate.drop_wait(answer)(ptx) != mystery(ptx):
         raise Wrong(f"With the wait for {answer} gone the kernel fails otherwise. Which data is read too early?")
-    return f"Right: nobody waits for {answer}, so the last product is read, and its operands overwritten, too early."
+    return f"Right: nobody waits for {answer}, so the CTA gives its TMEM back while the last product is being added."
 
 
 add(Exercise(name="s01-bug", grade=_grade_mystery, solution=lambda: "o_full", wrong=lambda: "kv_full"))

@@ -59,8 +59,8 @@ def tma_boxes(*stages: Any) -> Svg:
         desc=f"A K tile of 128 rows by 256 bytes, {text}.",
         caption=(
             "One K tile, 128 rows of 256 bytes, as it lies in global memory; the rows are far apart there. "
-            f"{text[0].upper()}{text[1:]}. L2 serves sectors of {SECTOR} bytes: a row of a 16-byte box uses half of one, and the other "
-            "half is asked for by another box."
+            f"{text[0].upper()}{text[1:]}. L2 serves sectors of {SECTOR} bytes: a row of a 16-byte box uses half "
+            "of one, and the other half is asked for by another box."
         ),
         source="emulated: the TMA loads that the compiled kernels make",
     )
