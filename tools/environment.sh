@@ -36,7 +36,8 @@ fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "Installing $requirements (the first time this downloads PyTorch and CuTe-DSL: some gigabytes)"
-if ! "$venv/bin/python" -m pip install --requirement "$requirements"; then
+# In an environment that is there already, what is already satisfied would fill the screen.
+if ! "$venv/bin/python" -m pip install --requirement "$requirements" | (grep --line-buffered -v '^Requirement already satisfied' || true); then
   echo "Installing $requirements failed: the reason stands above. What was done is kept; run the same command again." >&2
   exit 1
 fi
