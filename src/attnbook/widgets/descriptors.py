@@ -70,7 +70,7 @@ def descriptor_bits(stage: Any = 1) -> Explorer:
                     xa, xb = x0 + cw * (wide - 1 - 32 * r - hi), x0 + cw * (wide - 32 * r - lo)
                     s.line(xa + 2, y + 32, xb - 2, y + 32, "ln ink thin")
                     s.text(xa, y - 5, hi, "tc ts")
-                    if xb - xa > 100:
+                    if xb - xa > 100 and all(other.hi != lo - 1 for other in item.fields):
                         s.text(xb, y - 5, lo, "tc ts", anchor="end")
         y = top + 58 * rows + 14
         shown = [f for f in sorted(item.fields, key=lambda f: f.lo) if slots.get(f.lo, -1) >= 0]
