@@ -82,6 +82,10 @@ def test_registers_without_spills(number, stage, arch):
     assert kernel.registers <= 65536 // stage.THREADS
 
 
+def test_the_kernel_is_named_after_its_file(number, stage):
+    assert compile_module.compile(number).kernel_name.startswith(stage.__name__.rsplit(".", 1)[1])
+
+
 def test_threads_shared_memory_and_tensor_memory(number, stage, events):
     kernel = compile_module.compile(number)
     assert f".reqntid {stage.THREADS}, 1, 1" in kernel.ptx

@@ -517,4 +517,4 @@ class Attention:
             cute.arch.dealloc_tmem(tmem, TMEM_COLUMNS)
 
 
-Attention.kernel.set_name_prefix("s06_kv_ring", remove_cutlass_symbol=True, keep_mangled_name=False)
+Attention.kernel.set_name_prefix("s07_interleave", remove_cutlass_symbol=True, keep_mangled_name=False)
