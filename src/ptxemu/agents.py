@@ -54,6 +54,7 @@ class Agents:
         self.rng = rng  # None: the fair schedule
         self.queues: dict[Hashable, deque[AsyncOp]] = {}
         self.pace: dict[tuple[str, int], str] = {}  # of each unit, under the adversarial schedule
+        self.current: AsyncOp | None = None  # the operation that is being done now
 
     def __bool__(self) -> bool:
         return bool(self.queues)
@@ -68,6 +69,8 @@ class Agents:
             queue = self.queues[key] = deque()
         queue.append(op)
         self.machine.progress += 1
+        if self.machine.observer is not None:
+            self.machine.observer.submit(op)
         if len(queue) == 1:
             self._start(op)
 
@@ -99,6 +102,7 @@ class Agents:
         op = queue.popleft()
         m.progress += 1
         m.now = op.ins
+        self.current = op
         try:
             op.run()
         except EmulationError as error:
@@ -109,6 +113,9 @@ class Agents:
             raise
         if op.done is not None:
             op.done()
+        self.current = None
+        if m.observer is not None:
+            m.observer.finish(op)
         if m.tracing:
             m.emit(op.cta, op.engine, "end", op.name, **op.data)
         if queue:

@@ -107,6 +107,8 @@ class Mbarriers:
                 f"mbarrier {offset:#x} of CTA {m.cta_name(owner)}: the tx-count {tx} leaves its range of ±(2^20 - 1)"
             )
         m.progress += 1
+        if m.observer is not None and m.agents.current is not None:
+            m.observer.signal(m.agents.current, (owner, offset), self.phases[owner, offset])
         if m.now is not None and (arrivals or complete):
             self.arrived[owner, offset][m.now.short_where] += 1
         if m.tracing:
@@ -194,6 +196,8 @@ class NamedBarriers:
         if value is not None:
             b.values.append(value)
         m.progress += 1
+        if m.observer is not None:
+            m.observer.named(cta, warp, number, b.generation)
         return b, self.complete_if_full(cta, number, b)
 
     def complete_if_full(self, cta: int, number: int, b: NamedBarrier) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .trace import Event, Trace
+
+if TYPE_CHECKING:
+    from .observe import Observer
 
 
 @dataclass(slots=True, frozen=True)
@@ -24,6 +27,7 @@ class Config:
     never torn apart.
     progress: called as progress(finished CTAs, all CTAs).
     max_steps: limit on warp instructions, a guard against loops that never end.
+    observer: is told of everything that goes on (see observe.Observer).
     """
 
     schedule: Literal["fair", "adversarial"] = "fair"
@@ -33,6 +37,7 @@ class Config:
     max_resident_ctas: int | None = None
     progress: Callable[[int, int], None] | None = None
     max_steps: int = 1_000_000_000
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         if self.schedule not in ("fair", "adversarial"):

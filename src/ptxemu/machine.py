@@ -144,6 +144,7 @@ class Machine:
         self.doorbell = iket.doorbell(self.program.module)
         self.doorbells = np.zeros((self.warps_per_cta, ctas, iket.DOORBELL_BYTES), np.uint8)
         self.tracing = self.config.trace
+        self.observer = self.config.observer
         self.tick = launch.run.ticks
         self.fraction = 0.0  # how far into the tick: events of one tick keep their order
         self.row_time: dict[tuple[int, str], float] = {}  # of the last event of a row: none comes before it
@@ -182,6 +183,8 @@ class Machine:
         self.expired.clear()
         self._fill_constants()
         self.scheduler = Scheduler(self, rng)
+        if self.observer is not None:
+            self.observer.start(self)
 
     # ---- geometry
 

@@ -288,16 +288,25 @@ class Scheduler:
             for run in runs:
                 run(w)
             run = None
-            last = block.last
+            last, observer = block.last, self.machine.observer
+            if observer is not None:
+                observer.block(w, block.start, block.end)
             if last is None:
                 return self.advance(b, w, block.end)
             if last.kind == "branch":
+                if observer is not None:
+                    observer.block(w, block.end, block.end + 1)
                 return self.branch(b, w, last, block.end)
             if last.converge and b.divergent:
                 missing = self.missing(w, block.end)
                 if missing.any():
                     return self.gather(b, w, block.end, missing)
             blocked = (last.masked if b.divergent else last.full)(w)
+            if observer is not None:
+                again = {(x.cta, x.warp) for x in blocked or () if x.reason.retry}
+                for cta, warp, _ in w.each_warp():
+                    if (cta, warp) not in again:
+                        observer.passed(cta, warp, block.end)
             if blocked:
                 return self.block(b, w, block.end, blocked)
             return self.advance(b, w, block.end + 1)

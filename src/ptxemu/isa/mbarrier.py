@@ -144,6 +144,10 @@ def arrive(d: Decode) -> Run:
                 else:
                     amounts = (counts[:, j] if lanes is None else counts[:, j][lanes]).ravel().tolist()
                 place = m.mbarriers.locate(cta, a)
+                if m.observer is not None:
+                    some = np.ones(mine.shape, np.bool_) if lanes is None else lanes
+                    for warp in (w.warp.ravel()[some.any(-1)]).tolist():
+                        m.observer.arrive(cta, warp, place, m.mbarriers.phases[place])
                 before = None if drops else together(m, place, amounts, result is not None)
                 if before is None:
                     before = one_by_one(m, place, amounts)
@@ -223,10 +227,12 @@ def test_wait(d: Decode) -> Run:
     out, look = completed(d)
 
     def run(w: Any) -> None:
-        done, *_ = look(w)
+        done, owner, offset, _ = look(w)
         w.to.pred[out][...] = done
         if not (done if w.mask is None else done | ~w.mask).all():
             w.machine.polling = True
+        if w.machine.observer is not None:
+            seen(w, done, owner, offset)
 
     return run
 
@@ -249,6 +255,8 @@ def try_wait(d: Decode) -> Run:
         done, owner, offset, want = look(w)
         w.to.pred[out][...] = done
         passed = done if w.mask is None else done & w.mask
+        if m.observer is not None:
+            seen(w, done, owner, offset)
         if passed.any(-1).all() and (w.mask is None or passed.any()):
             return None
         blocked = []
@@ -265,6 +273,15 @@ def try_wait(d: Decode) -> Run:
         return blocked or None
 
     return run
+
+
+def seen(w: Any, done: np.ndarray, owner: np.ndarray, offset: np.ndarray) -> None:
+    """Tell the observer of every barrier whose phase a warp has found over."""
+    m = w.machine
+    for cta, warp, at in w.each_warp():
+        lanes = done[at] if w.mask is None else done[at] & w.mask[at]
+        for place in {(int(owner[at][i]), int(offset[at][i])) for i in np.flatnonzero(lanes)}:
+            m.observer.wait(cta, warp, place, m.mbarriers.phases[place] - 1)
 
 
 def waiting(m: Any, owner: int, offset: int, parity: int) -> Wait:
