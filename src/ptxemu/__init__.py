@@ -18,6 +18,7 @@ from .errors import (
     RaceError,
     UnsupportedInstruction,
 )
+from .findings import Access, Finding
 from .run import run_ptx
 from .trace import Event, Trace
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from .cutedsl import launch
 
 __all__ = [
-    "BankConflicts", "Config", "DeadlockError", "EmulationError", "Event", "IllegalInstruction", "MemoryFault",
-    "PtxSyntaxError", "RaceError", "Run", "Trace", "UnsupportedInstruction", "launch", "run_ptx",
+    "Access", "BankConflicts", "Config", "DeadlockError", "EmulationError", "Event", "Finding", "IllegalInstruction",
+    "MemoryFault", "PtxSyntaxError", "RaceError", "Run", "Trace", "UnsupportedInstruction", "launch", "run_ptx",
 ]  # fmt: skip
 
 

@@ -28,6 +28,10 @@ class Config:
     progress: called as progress(finished CTAs, all CTAs).
     max_steps: limit on warp instructions, a guard against loops that never end.
     observer: is told of everything that goes on (see observe.Observer).
+    races: the checked driver: note every access to shared, tensor and global memory and everything that orders them,
+        and report what is not ordered (package check). Slower; the answer is the same.
+    strict: with races, report also what works on every chip known but is not promised by the letter of the ISA.
+    on_race: "raise" a RaceError at the first finding, or "collect" them all in Run.findings.
     """
 
     schedule: Literal["fair", "adversarial"] = "fair"
@@ -38,10 +42,17 @@ class Config:
     progress: Callable[[int, int], None] | None = None
     max_steps: int = 1_000_000_000
     observer: Observer | None = None
+    races: bool = False
+    strict: bool = False
+    on_race: Literal["raise", "collect"] = "raise"
 
     def __post_init__(self) -> None:
         if self.schedule not in ("fair", "adversarial"):
             raise ValueError(f'schedule={self.schedule!r} is not known: use "fair" or "adversarial"')
+        if self.on_race not in ("raise", "collect"):
+            raise ValueError(f'on_race={self.on_race!r} is not known: use "raise" or "collect"')
+        if self.strict and not self.races:
+            raise ValueError("strict=True says how races are looked for: pass races=True with it")
         if self.max_resident_ctas is not None and self.max_resident_ctas < 1:
             raise ValueError(f"max_resident_ctas={self.max_resident_ctas} must be at least 1")
 

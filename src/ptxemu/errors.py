@@ -3,6 +3,11 @@ line."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .findings import Finding
+
 
 class EmulationError(Exception):
     """Base of all errors of the emulator. `where` is the place in the PTX (and source), `detail` the rest."""
@@ -44,4 +49,10 @@ class DeadlockError(EmulationError):
 
 
 class RaceError(EmulationError):
-    """Two accesses to the same bytes with no order between them, one of them a write (the checked driver)."""
+    """Two accesses to the same bytes with no order between them, one of them a write, or another finding of the
+    checked driver; `finding` holds it as data.
+    """
+
+    def __init__(self, detail: str, where: str = "", finding: Finding | None = None) -> None:
+        super().__init__(detail, where)
+        self.finding = finding
