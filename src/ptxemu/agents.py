@@ -31,7 +31,7 @@ class AsyncOp:
     """Work for a unit. engine: "tma", "tensor", ...; cta: the resident CTA that asked; run: does the work; queue:
     operations of the same
     (engine, queue) run in order, None: on its own; name and data: for events and deadlock reports; ins: the
-    instruction that asked.
+    instruction that asked. note: the checked driver's.
     """
 
     engine: str
@@ -42,8 +42,11 @@ class AsyncOp:
     queue: Hashable | None = None
     data: dict[str, Any] = field(default_factory=dict)
     done: Callable[[], Any] | None = None
+    warp: int = -1  # the thread that asked, where a single one did
+    lane: int = -1
     due: int = -1
     begun: bool = False
+    note: Any = None
 
 
 class Agents:
@@ -71,6 +74,8 @@ class Agents:
         self.machine.progress += 1
         if self.machine.observer is not None:
             self.machine.observer.submit(op)
+        if self.machine.check is not None:
+            self.machine.check.submitted(op)
         if len(queue) == 1:
             self._start(op)
 

@@ -109,6 +109,8 @@ class Mbarriers:
         m.progress += 1
         if m.observer is not None and m.agents.current is not None:
             m.observer.signal(m.agents.current, (owner, offset), self.phases[owner, offset])
+        if m.check is not None:
+            m.check.barrier_changes(owner, offset, self.phases[owner, offset], arrivals, complete)
         if m.now is not None and (arrivals or complete):
             self.arrived[owner, offset][m.now.short_where] += 1
         if m.tracing:
@@ -121,6 +123,8 @@ class Mbarriers:
         if pending == 0 and tx == 0 and (arrivals or complete or expect):
             self.words[owner, offset >> 3] = pack(expected, expected, 0, parity ^ 1)
             self.phases[owner, offset] += 1
+            if m.check is not None:
+                m.check.phase_ends(owner, offset, self.phases[owner, offset] - 1)
             if m.tracing:
                 self.mark(owner, offset, "phase", expected, 0)
             m.wake(("mbar", owner, offset))
@@ -134,6 +138,13 @@ class Mbarriers:
         if count > expected:
             raise IllegalInstruction(f"mbarrier {offset:#x}: arrive_drop of {count} where only {expected} are expected")
         self.words[owner, offset >> 3] = pack(pending, expected - count, tx, parity)
+
+    def expect_more(self, owner: int, offset: int, count: int) -> None:
+        """The current phase waits for so many arrivals more (cp.async.mbarrier.arrive without .noinc)."""
+        pending, expected, tx, parity = unpack(self.word(owner, offset))
+        if pending + count > COUNT_MASK:
+            raise IllegalInstruction(f"mbarrier {offset:#x}: {pending + count} pending arrivals are more than 2^20 - 1")
+        self.words[owner, offset >> 3] = pack(pending + count, expected, tx, parity)
 
     def describe(self, owner: int, offset: int) -> dict[str, Any]:
         """The state of a barrier, for reports."""
@@ -198,6 +209,8 @@ class NamedBarriers:
         m.progress += 1
         if m.observer is not None:
             m.observer.named(cta, warp, number, b.generation)
+        if m.check is not None:
+            m.check.named_arrive(cta, warp, number)
         return b, self.complete_if_full(cta, number, b)
 
     def complete_if_full(self, cta: int, number: int, b: NamedBarrier) -> bool:
@@ -206,6 +219,8 @@ class NamedBarriers:
         generation = b.generation
         b.generation += 1
         b.arrived, b.expected, b.warps = 0, 0, []
+        if self.machine.check is not None:
+            self.machine.check.named_complete(cta, number)
         self.machine.wake(("bar", cta, number, generation))
         return True
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from .program import MAX_RUN, Program, decode
 from .registers import FORMS, RegisterFiles, Scratch, View, Views
 from .schedule import Blocked, Scheduler, Wait
 from .trace import Event
+
+if TYPE_CHECKING:
+    from .check import Checker
 
 __all__ = ["Allocation", "AsyncOp", "Blocked", "Machine", "Thread", "Wait", "Warps", "launch_module"]
 
@@ -145,6 +148,11 @@ class Machine:
         self.doorbells = np.zeros((self.warps_per_cta, ctas, iket.DOORBELL_BYTES), np.uint8)
         self.tracing = self.config.trace
         self.observer = self.config.observer
+        self.check: Checker | None = None
+        if self.config.races:
+            from .check import Checker
+
+            self.check = Checker(self)
         self.tick = launch.run.ticks
         self.fraction = 0.0  # how far into the tick: events of one tick keep their order
         self.row_time: dict[tuple[int, str], float] = {}  # of the last event of a row: none comes before it
@@ -185,6 +193,8 @@ class Machine:
         self.scheduler = Scheduler(self, rng)
         if self.observer is not None:
             self.observer.start(self)
+        if self.check is not None:
+            self.check.start()
 
     # ---- geometry
 
@@ -409,7 +419,7 @@ def launch_module(
     """
     began = time.perf_counter()
     config = config or Config()
-    program = decode(module, entry)
+    program = decode(module, entry, config.races)
     for code in program.blocks.values():
         code.warps = 0
     kernel = program.entry
@@ -438,6 +448,8 @@ def launch_module(
                 machine = Machine(launch, ctas)
             machine.start(first)
             machine.scheduler.run(first, total)
+            if machine.check is not None:
+                machine.check.finish()
             for state in machine.cta_state:
                 for check in state.get("at exit", ()):
                     check()

@@ -66,6 +66,7 @@ class Program:
     ops: list[Op] = field(default_factory=list)
     leaders: set[int] = field(default_factory=set)
     blocks: dict[int, Block] = field(default_factory=dict)
+    checked: bool = False  # every operation that can race tells `Machine.check` what it does (package check)
     _sinks: dict[int, int] = field(default_factory=dict)
     _hidden: dict[tuple, int] = field(default_factory=dict)
 
@@ -125,13 +126,14 @@ class Program:
         return found
 
 
-def decode(module: ptx.Module, name: str | None = None) -> Program:
-    """Decode an entry (kept in the module: the second launch finds it ready)."""
+def decode(module: ptx.Module, name: str | None = None, checked: bool = False) -> Program:
+    """Decode an entry (kept in the module: the second launch finds it ready). checked: for the checked driver."""
     entry = module.entry(name)
-    if entry.name in module.cache:
-        return module.cache[entry.name]
+    key = f"{entry.name} (checked)" if checked else entry.name
+    if key in module.cache:
+        return module.cache[key]
     isa.load_all()
-    program = Program(module, entry, dict(entry.registers))
+    program = Program(module, entry, dict(entry.registers), checked=checked)
     for ins in entry.code:
         op = _decode_one(program, ins)
         program.ops.append(op)
@@ -142,7 +144,7 @@ def decode(module: ptx.Module, name: str | None = None) -> Program:
         "ret", (), None, False, entry.code[-1].line if entry.code else 0, None, "ret (end of the body)", len(entry.code)
     )
     program.ops.append(_decode_one(program, end))
-    module.cache[entry.name] = program
+    module.cache[key] = program
     return program
 
 
@@ -155,6 +157,10 @@ def _decode_one(program: Program, ins: ptx.Instr) -> Op:
         decoder = isa.Decode(ins, isa.Modifiers(ins, rest.split(".") if rest else []), program, family.name)
         semantics = family.decode(decoder)
         decoder.mods.done()
+        if program.checked:
+            from .check import instrument
+
+            semantics = instrument(decoder, semantics)
     except UnsupportedInstruction as error:
         raiser = _raiser(error)
         return Op(ins, "plain", raiser, raiser)

@@ -12,7 +12,7 @@ QUEUE = 40
 
 def submitted(seed):
     """(agents, what was done) with QUEUE operations in one queue; seed None: the fair schedule."""
-    machine = SimpleNamespace(tick=0, progress=0, tracing=False, now=None, fraction=0.0)
+    machine = SimpleNamespace(tick=0, progress=0, tracing=False, now=None, fraction=0.0, observer=None, check=None)
     agents = Agents(machine, None if seed is None else random.Random(seed))
     done = []
     for n in range(QUEUE):

@@ -74,6 +74,8 @@ class _Mma:
 
     def shared_operand(self, cta: int, d: SmemDescriptor, rows: int, major: int, kind: str) -> NDArray[np.float32]:
         shared = self.machine.shared
+        if self.machine.check is not None:
+            self.machine.check.operand(cta, d, rows, major)
         raw = arithmetic.operand_bits(shared.bytes[cta], d, rows, major, first=SHARED_RESERVED, size=shared.size)
         return arithmetic.to_float(raw, kind)
 
@@ -86,6 +88,8 @@ class _Mma:
         column = self.a[1]
         at = (rows, slice(column, column + 8))
         state.require(column, 8, "tcgen05.mma, A")
+        if self.machine.check is not None:
+            self.machine.check.cells(cta, rows, column, 8, write=False)
         if not state.written[at].all():
             raise IllegalInstruction(
                 f"tcgen05.mma reads A from TMEM columns {column}-{column + 7}{self.whose(cta)}, which nobody has"
@@ -116,6 +120,8 @@ class _Mma:
             product = -product
         at: tuple[Any, slice] = (rows, slice(column, column + n))
         state.require(column, n, "tcgen05.mma, D")
+        if self.machine.check is not None:
+            self.machine.check.cells(cta, rows, column, n, write=True)
         if self.keep and not state.written[at].all():
             raise IllegalInstruction(
                 f"tcgen05.mma accumulates onto TMEM columns {column}-{column + n - 1}{self.whose(cta)}, which nobody"
@@ -219,7 +225,19 @@ def mma(d: Decode) -> Callable[[Warps], None]:
             outstanding[0] += 1
             job = _Mma(m, ctas, shape, a, b, lane, column, keep, scale, mask, outstanding)
             data = _mma_data(d, job, t.warp) if m.tracing else {}
-            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=job, name="MMA", ins=d.ins, queue=ctas[0], data=data))
+            m.submit(
+                AsyncOp(
+                    engine="tensor",
+                    cta=t.cta,
+                    run=job,
+                    name="MMA",
+                    ins=d.ins,
+                    queue=ctas[0],
+                    data=data,
+                    warp=t.warp,
+                    lane=t.lane,
+                )
+            )
 
     return run
 
@@ -291,7 +309,19 @@ def commit(d: Decode) -> Callable[[Warps], None]:
 
             data = {"barrier": offset, **origin(d, t.warp)} if m.tracing else {}
             queue = first if _outstanding(m, t.cta, t.warp, t.lane)[0] else None
-            m.submit(AsyncOp(engine="tensor", cta=t.cta, run=arrive, name="commit", ins=d.ins, queue=queue, data=data))
+            m.submit(
+                AsyncOp(
+                    engine="tensor",
+                    cta=t.cta,
+                    run=arrive,
+                    name="commit",
+                    ins=d.ins,
+                    queue=queue,
+                    data=data,
+                    warp=t.warp,
+                    lane=t.lane,
+                )
+            )
 
     return run
 
@@ -415,6 +445,8 @@ def load(d: Decode) -> Callable[[Warps], None]:
 
 def _unwritten(m: Machine, d: Decode, cta: int, warp: int, lane: int, column: int, columns: int) -> None:
     """Note a load of cells that nobody has written (once for each instruction): what it gets is not defined."""
+    if m.check is not None:
+        return  # the checked driver has its own words for that
     findings = m.launch.run.findings
     line = d.ins.line
     if any(

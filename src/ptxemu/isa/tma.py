@@ -156,10 +156,19 @@ def _submit_store(
         group.reading -= 1
         m.wake(key)
         m.submit(
-            AsyncOp(engine="tma", cta=t.cta, run=lambda: written(held), name=f"{name} write", ins=d.ins, data=data)
+            AsyncOp(
+                engine="tma",
+                cta=t.cta,
+                run=lambda: written(held),
+                name=f"{name} write",
+                ins=d.ins,
+                data=data,
+                warp=t.warp,
+                lane=t.lane,
+            )
         )
 
-    m.submit(AsyncOp(engine="tma", cta=t.cta, run=do_read, name=name, ins=d.ins, data=data))
+    m.submit(AsyncOp(engine="tma", cta=t.cta, run=do_read, name=name, ins=d.ins, data=data, warp=t.warp, lane=t.lane))
 
 
 @instruction("cp.async.bulk.commit_group")
@@ -275,7 +284,11 @@ def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], No
                     "swizzle": tensor.swizzle.name,
                 }
             job = _Load(m, tensor, coords, owners, offset, signals, bar_offset)
-            m.submit(AsyncOp(engine="tma", cta=t.cta, run=job, name="TMA load", ins=d.ins, data=data))
+            m.submit(
+                AsyncOp(
+                    engine="tma", cta=t.cta, run=job, name="TMA load", ins=d.ins, data=data, warp=t.warp, lane=t.lane
+                )
+            )
 
     return run
 
@@ -294,11 +307,15 @@ class _Load:
 
     def __call__(self) -> None:
         m, tensor = self.machine, self.tensor
+        if m.check is not None:
+            m.check.tensor(tensor, self.coords, write=False)
         box = tmabox.gather(tensor, self.coords, _global_window(m, "TMA load", write=False))
         inner = tensor.box[0] * tensor.itemsize
         size = tmabox.footprint(len(box), inner, tensor.swizzle)
         for owner, signal in zip(self.owners, self.signals, strict=True):
             m.shared.view(owner, self.offset, size, np.uint8)  # bounds
+            if m.check is not None:
+                m.check.box(owner, self.offset, len(box), inner, tensor.swizzle, write=True)
             tmabox.put(m.shared.bytes[owner], self.offset, box, inner, tensor.swizzle)
             m.mbarrier_complete_tx(signal, m.rank(signal) << 24 | self.barrier, len(box))
 
@@ -322,9 +339,13 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
 
             def read(tensor=tensor, owner=owner, offset=offset, inner=inner):
                 m.shared.view(owner, offset, tmabox.footprint(tensor.box_bytes, inner, tensor.swizzle), np.uint8)
+                if m.check is not None:
+                    m.check.box(owner, offset, tensor.box_bytes, inner, tensor.swizzle, write=False)
                 return tmabox.take(m.shared.bytes[owner], offset, tensor.box_bytes, inner, tensor.swizzle)
 
             def write(box, tensor=tensor, coords=coords):
+                if m.check is not None:
+                    m.check.tensor(tensor, coords, write=True)
                 tmabox.scatter(tensor, coords, _global_window(m, "TMA store", write=True), box)
 
             data: dict[str, Any] = {}
@@ -386,12 +407,20 @@ def bulk_copy(d: Decode) -> Callable[[Warps], None]:
                 else:
                     own, begin = m.shared.locate(t.cta, address)
                     data = m.shared.view(own, begin, nbytes, np.uint8)
+                    if m.check is not None:
+                        m.check.run_of_bytes(own, begin, nbytes, write=False)
                 for o in owners:
+                    if m.check is not None:
+                        m.check.run_of_bytes(o, offset, nbytes, write=True)
                     m.shared.view(o, offset, nbytes, np.uint8)[:] = data
                     m.mbarrier_complete_tx(o, m.rank(o) << 24 | bar_offset, nbytes)
 
             data = {**origin(d, t.warp), "bytes": nbytes, "offset": offset, "barrier": bar_offset} if m.tracing else {}
-            m.submit(AsyncOp(engine="tma", cta=t.cta, run=job, name="bulk copy", ins=d.ins, data=data))
+            m.submit(
+                AsyncOp(
+                    engine="tma", cta=t.cta, run=job, name="bulk copy", ins=d.ins, data=data, warp=t.warp, lane=t.lane
+                )
+            )
 
     return run
 
@@ -409,6 +438,8 @@ def _bulk_store(d: Decode, to: Callable, start: Callable, size: int) -> Callable
             _bulk_size(d.ins.opcode, offset, address, nbytes)
 
             def read(owner=owner, offset=offset, nbytes=nbytes):
+                if m.check is not None:
+                    m.check.run_of_bytes(owner, offset, nbytes, write=False)
                 return m.shared.view(owner, offset, nbytes, np.uint8).copy()
 
             def write(data, address=address):

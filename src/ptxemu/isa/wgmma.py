@@ -203,6 +203,8 @@ def _multiply(m: Machine, cta: int, first: int, form: _Form, product: _Product) 
 
     def shared_operand(value: int, rows: int, major: int) -> NDArray[np.float32]:
         d = decode_matrix_descriptor(value)
+        if m.check is not None:
+            m.check.operand(cta, d, rows, major)
         raw = operand_bits(memory, d, rows, major, first=SHARED_RESERVED, size=m.shared.size, name=name)
         return to_float(raw, form.kind)
 
@@ -309,6 +311,7 @@ def mma_async(d: Decode) -> Callable[[Warps], None]:
                 ins=d.ins,
                 queue=(cta, first),
                 data=data,
+                warp=first,
             )
         )
 
