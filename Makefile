@@ -42,7 +42,7 @@ $(VENV)/.book: requirements.txt constraints.txt pyproject.toml
 	@echo "$(CURDIR)" > $(VENV)/.checkout
 	@touch $@
 
-$(VENV)/.dev: requirements.txt requirements-dev.txt constraints.txt pyproject.toml
-	@tools/environment.sh requirements-dev.txt $(VENV) $(PYTHON)
+$(VENV)/.dev: requirements.txt requirements-dev.txt requirements-peers.txt constraints.txt pyproject.toml
+	@tools/environment.sh requirements-peers.txt $(VENV) $(PYTHON)
 	@echo "$(CURDIR)" > $(VENV)/.checkout
 	@touch $(VENV)/.book $@

@@ -85,7 +85,7 @@ def test_speaks_of_the_project_only() -> None:
 
 def test_pins_are_exact_and_agree() -> None:
     pins: dict[str, str] = {}
-    for name in ("constraints.txt", "requirements.txt", "requirements-dev.txt"):
+    for name in ("constraints.txt", "requirements.txt", "requirements-dev.txt", "requirements-peers.txt"):
         for line in (ROOT / name).read_text().splitlines():
             if not line or line.startswith(("#", "-c ", "-r ")):
                 continue
