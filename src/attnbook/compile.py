@@ -87,6 +87,11 @@ class Compiled:
         return disassemble(self.cubin)
 
     @cached_property
+    def annotated_sass(self) -> str:
+        """The machine code with encodings and source lines: what ``ptxemu.clock.parse`` reads."""
+        return disassemble(self.cubin, annotated=True)
+
+    @cached_property
     def sass_opcodes(self) -> Counter[str]:
         """How often each SASS instruction stands in the kernel, by its name without modifiers."""
         return count_sass(self.sass)
@@ -304,13 +309,17 @@ def diagnostic_messages(text: str) -> tuple[str, ...]:
     return tuple(messages)
 
 
-def disassemble(cubin: bytes) -> str:
-    """The SASS of a CUBIN as text. Raises FileNotFoundError, with the remedy, where there is no nvdisasm."""
+def disassemble(cubin: bytes, annotated: bool = False) -> str:
+    """The SASS of a CUBIN as text; annotated: with encodings and source lines.
+
+    Raises FileNotFoundError, with the remedy, where there is no nvdisasm.
+    """
     tool = _nvdisasm()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False)
+        more = ["-g", "-hex"] if annotated else []
+        done = subprocess.run([tool, *more, "-c", file.name], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"nvdisasm: {done.stderr.strip()}")
     return done.stdout

@@ -8,6 +8,7 @@ contributed to it and who waited for its end. The clock replays that under its o
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +54,12 @@ class Step:
 class Recorder(Observer):
     """Writes a run down. After it: `steps` of each (resident CTA, warp), `contributors` of each phase.
 
-    Give it to `Config(observer=..., trace=True)`: the trace's data say what a copy or an MMA carried.
+    Give it to `Config(observer=..., trace=True)`: the trace's data say what a copy or an MMA carried. ctas: those to
+    write down, by their number in the launch (None: all). Whoever signals or waits across them must be among them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ctas: Container[int] | None = None) -> None:
+        self.ctas = ctas
         self.steps: dict[tuple[int, int], list[Step]] = defaultdict(list)
         self.contributors: dict[Phase, int] = defaultdict(int)  # how many arrivals and payments end the phase
         self.instructions = 0
@@ -98,11 +101,15 @@ class Recorder(Observer):
         found = self._found(start, end)
         if found:
             for cta, warp, _ in w.each_warp():
+                if self.ctas is not None and cta not in self.ctas:
+                    continue
                 for pc, anchor, text in found:
                     self._add(cta, warp, pc, anchor, text)
 
     def passed(self, cta: int, warp: int, pc: int) -> None:
         self.instructions += 1
+        if self.ctas is not None and cta not in self.ctas:
+            return
         for at, anchor, text in self._found(pc, pc + 1):
             self._add(cta, warp, at, anchor, text)
 

@@ -9,7 +9,7 @@ mbarrier's phase ends when the last of its recorded contributors has come.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -191,7 +191,8 @@ class Replay:
         self.busy: dict[str, float] = defaultdict(float)
         self.port = [0.0] * 4
         self.pipes: list[dict[str, float]] = [defaultdict(float) for _ in range(4)]
-        self.free = {"tensor": 0.0, "tma": 0.0, "shared": 0.0}
+        self.free = {"tensor": 0.0, "tma": 0.0}
+        self.arriving: deque[tuple[float, float, float]] = deque()  # copies: from, to, bytes a cycle
         self.tensor_done = 0.0
         self.heap: list[tuple[float, int, Any, Any]] = []
         self.order = 0
@@ -354,7 +355,7 @@ class Replay:
         length = max(rows * chip.of("tma_row"), size / chip.of("tma_bytes"))
         self.free["tma"] = begin + length
         self.busy["tma"] += length
-        self.free["shared"] = max(self.free["shared"], begin) + size / chip.of("shared_bytes")
+        self.arriving.append((begin, begin + length, size / length))
         self.busy["shared"] += size / chip.of("shared_bytes")
         done = begin + length + chip.of("tma_latency")
         self.note("tma", work.name, begin, done, work.data, work.cta)
@@ -367,10 +368,12 @@ class Replay:
         size = 2 * d["n"] * d["k"] + (2 * d["m"] * d["k"] if d.get("a") == "shared" else 0)
         begin = max(at + chip.of("mma_issue"), self.free["tensor"])
         length = flops / chip.of("mma_flops")
-        read = size / chip.of("shared_bytes")
-        self.free["shared"] = max(self.free["shared"], begin) + read
-        self.busy["shared"] += read
-        end = max(begin + length, self.free["shared"])
+        self.busy["shared"] += size / chip.of("shared_bytes")
+        # What the TMA writes meanwhile goes through the same banks.
+        while self.arriving and self.arriving[0][1] <= begin:
+            self.arriving.popleft()
+        meanwhile = sum(max(0.0, min(begin + length, b) - max(begin, a)) * rate for a, b, rate in self.arriving)
+        end = begin + max(length, (size + meanwhile) / chip.of("shared_bytes"))
         self.free["tensor"] = self.tensor_done = end
         self.busy["tensor"] += length
         self.note("tensor", work.name, begin, end, d, work.cta)

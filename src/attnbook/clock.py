@@ -1,0 +1,143 @@
+"""The stages under the clock: cycles of an SM, and what that makes of the whole chip. Everything here is modelled.
+
+One SM is replayed with as many CTAs as fit on it (`resident`), over two numbers of KV tiles. Their difference is what a
+further tile costs, and with it the time of any length is a line. The chip is that SM, in waves, as often as the grid
+asks.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attnbook.ladder import LADDER, Stage
+from ptxemu import clock
+from ptxemu.clock import CHIPS, Chip, Timing
+
+TILES = (4, 8)  # KV tiles of the two replays
+SHARED_PER_SM, SHARED_PER_CTA = 228 * 1024, 1024  # bytes; what the system keeps of each CTA's
+REGISTERS_PER_SM, THREADS_PER_SM = 65536, 2048
+TMEM_COLUMNS = 512
+
+
+@dataclass(frozen=True)
+class StageTiming:
+    """A stage on a chip.
+
+    timing: the replay of one SM over `tiles` KV tiles of 128 keys. resident: CTAs on the SM. rows: queries of a CTA.
+    per_tile: cycles of the SM for each further KV tile of all its resident CTAs. fixed: cycles that do not grow.
+    """
+
+    stage: Stage
+    chip: Chip
+    timing: Timing
+    tiles: int
+    resident: int
+    rows: int
+    head_dim: int
+    per_tile: float
+    fixed: float
+
+    @property
+    def cycles_per_product(self) -> float:
+        """Cycles for 128 queries and 128 keys: one S = Q K^T, its softmax, and one O += P V."""
+        return self.per_tile / (self.resident * self.rows / 128)
+
+    def cycles(self, seqlen: int, batch: int = 1, heads: int = 1) -> float:
+        """Cycles of the whole launch, in waves; the last wave counts as a full one."""
+        ctas = batch * heads * math.ceil(seqlen / self.rows)
+        waves = math.ceil(ctas / (self.chip.of("sms") * self.resident))
+        return waves * (self.fixed + self.per_tile * math.ceil(seqlen / 128))
+
+    def seconds(self, seqlen: int, batch: int = 1, heads: int = 1) -> float:
+        return self.cycles(seqlen, batch, heads) / self.chip.of("clock_hz")
+
+    def tflops(self, seqlen: int, batch: int = 1, heads: int = 1) -> float:
+        """4 B H N^2 d over the time, in TFLOPS."""
+        return 4 * batch * heads * seqlen**2 * self.head_dim / self.seconds(seqlen, batch, heads) / 1e12
+
+    def share_of_peak(self) -> float:
+        """The tensor core's share of a long sequence's time."""
+        return 4 * 128 * 128 * self.head_dim / self.chip.of("mma_flops") / self.cycles_per_product
+
+
+def time(
+    stage: int | str | Stage = "final", chip: str | Chip = "B200", *, resident: int | None = None, ranges: bool = False
+) -> StageTiming:
+    """Put a stage under the clock of a chip.
+
+    resident: CTAs on an SM (default: as many as its shared memory, tensor memory, registers and threads allow).
+    ranges: time the build with the kernel's named ranges in it, for a timeline; it is a few percent slower.
+    Raises ValueError for a chip that the clock does not know.
+    """
+    found = LADDER[stage]
+    if isinstance(chip, str):
+        if chip not in CHIPS:
+            raise ValueError(f"chip = {chip!r}: the clock has a table for {', '.join(CHIPS)}")
+        chip = CHIPS[chip]
+    compiled, module = _compiled(found.number, ranges), _module(found.number)
+    rows = getattr(module, "ROWS", None) or module.TILE_M * getattr(module, "Q_TILES", 1)
+    fits = residents(compiled.shared_bytes, compiled.registers, module.THREADS, module.TMEM_COLUMNS)
+    resident = fits if resident is None else resident
+    if not 1 <= resident <= fits:
+        raise ValueError(f"resident = {resident}: {fits} CTAs of stage {found.number} fit on an SM")
+    short, long = (_replay(found.number, tiles, resident, rows, chip, ranges) for tiles in TILES)
+    per_tile = (long.cycles - short.cycles) / (TILES[1] - TILES[0])
+    fixed = short.cycles - per_tile * TILES[0]
+    return StageTiming(found, chip, long, TILES[1], resident, rows, module.HEAD_DIM, per_tile, fixed)
+
+
+def residents(shared_bytes: int, registers: int, threads: int, tmem_columns: int) -> int:
+    """How many CTAs fit on an SM (CUDA Programming Guide, occupancy; PTX ISA, tensor memory allocation)."""
+    per_warp = -(-registers * 32 // 256) * 256
+    return min(
+        SHARED_PER_SM // (shared_bytes + SHARED_PER_CTA),
+        REGISTERS_PER_SM // (per_warp * (threads // 32)),
+        THREADS_PER_SM // threads,
+        TMEM_COLUMNS // tmem_columns if tmem_columns else 32,
+    )
+
+
+def _module(number: int) -> Any:
+    from attnbook.compile import stage_module
+
+    return stage_module(number)
+
+
+@functools.cache
+def _compiled(number: int, ranges: bool) -> Any:
+    from attnbook.compile import compile as compile_stage
+
+    return compile_stage(number, iket=ranges)
+
+
+@functools.cache
+def _code(number: int, ranges: bool) -> list[clock.Sass]:
+    return clock.parse(_compiled(number, ranges).annotated_sass)
+
+
+@functools.cache
+def _recorded(number: int, tiles: int, resident: int, rows: int, ranges: bool) -> clock.Recorder:
+    """A run of the CTAs that share one SM: `resident` of them, over `tiles` KV tiles."""
+    import torch
+
+    import ptxemu
+
+    compiled = _compiled(number, ranges)
+    heads = max(1, math.ceil(resident * rows / (128 * tiles)))
+    draw = torch.Generator().manual_seed(0)
+    shape = (1, 128 * tiles, heads, _module(number).HEAD_DIM)
+    q, k, v = (torch.randn(shape, generator=draw).to(torch.bfloat16) for _ in range(3))
+    o = torch.empty_like(q)
+    recorder = clock.Recorder(ctas=range(resident))
+    arguments = compiled.arguments(q, k, v, o, torch.empty(1, heads, shape[1]), shape[-1] ** -0.5)
+    config = ptxemu.Config(trace=True, bank_conflicts=False, observer=recorder)
+    ptxemu.launch(compiled.fn, *arguments, config=config)
+    return recorder
+
+
+def _replay(number: int, tiles: int, resident: int, rows: int, chip: Chip, ranges: bool) -> Timing:
+    recorder = _recorded(number, tiles, resident, rows, ranges)
+    return clock.replay(recorder, _code(number, ranges), chip)
