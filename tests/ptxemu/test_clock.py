@@ -33,7 +33,7 @@ def test_the_text_of_the_disassembler_is_read():
     mufu, load, branch, leave = clock.parse(TEXT)
     assert (mufu.opcode, mufu.name, mufu.line, mufu.stall, mufu.sets, mufu.waits) == ("MUFU.EX2", "MUFU", 12, 1, 1, ())
     assert (load.opcode, load.line, load.sets, load.waits) == ("LDTM.x8", 14, 0, (1,))
-    assert (branch.guard, branch.target, branch.stall, branch.waits) == ("@!P0", 16, 5, (0,))
+    assert (branch.guard, branch.targets, branch.stall, branch.waits) == ("@!P0", (16,), 5, (0,))
     assert branch.falls_through and not leave.falls_through
 
 
@@ -52,7 +52,7 @@ def test_kinds_go_by_the_longest_beginning():
 
 def op(address, opcode, operands="", guard="", line=None, stall=1, sets=None, frees=None, waits=(), target=None):
     return Sass(16 * address, opcode, operands, guard, None, line, stall, sets, frees, waits,
-                None if target is None else 16 * target)  # fmt: skip
+                () if target is None else (16 * target,))  # fmt: skip
 
 
 def code(*rows):

@@ -26,7 +26,7 @@ PTX_KINDS = {
     "cp.async.bulk.shared": "bulk",
     "cp.async.bulk.global": "bulk",
     "cp.reduce.async.bulk": "bulk",
-    "cp.reduce.async.bulk.tensor": "tma",
+    "cp.reduce.async.bulk.tensor": "tma store",
     "cp.async.bulk.prefetch.tensor": "prefetch",
     "tcgen05.mma": "mma",
     "tcgen05.commit": "commit",
@@ -51,8 +51,8 @@ SASS_KINDS = {
     "SYNCS.PHASECHK": "test",
     "SYNCS.ARRIVE": "arrive",
     "UTMALDG": "tma",
-    "UTMASTG": "tma",
-    "UTMAREDG": "tma",
+    "UTMASTG": "tma store",
+    "UTMAREDG": "tma store",
     "UBLKCP": "bulk",
     "UBLKRED": "bulk",
     "UTMAPF": "prefetch",
@@ -85,7 +85,8 @@ def _longest(table: dict[str, str], opcode: str) -> str | None:
 
 def ptx_kind(opcode: str) -> str | None:
     """The kind of anchor that a PTX instruction is, or None."""
-    return _longest(PTX_KINDS, opcode)
+    kind = _longest(PTX_KINDS, opcode)
+    return "tma store" if kind == "tma" and ".global.shared::cta" in opcode else kind
 
 
 def sass_kind(opcode: str) -> str | None:
@@ -135,9 +136,7 @@ class Paths:
         op, out = self.code[i], []
         if op.falls_through and i + 1 < len(self.code):
             out.append(i + 1)
-        if op.name == "BRA" and op.target is not None and op.target in self.index:
-            out.append(self.index[op.target])
-        return out
+        return out + [self.index[target] for target in op.targets]
 
     def ways(self, anchor: int) -> dict[int, Way]:
         """Every anchor that can be the next one after `anchor` (START: from the beginning), and END, with the

@@ -63,6 +63,7 @@ class Recorder(Observer):
         self.steps: dict[tuple[int, int], list[Step]] = defaultdict(list)
         self.contributors: dict[Phase, int] = defaultdict(int)  # how many arrivals and payments end the phase
         self.instructions = 0
+        self.cluster_size = 1
         self._waits: dict[tuple[int, int], list[Phase]] = defaultdict(list)
         self._arrivals: dict[tuple[int, int], list[Phase]] = defaultdict(list)
         self._work: dict[tuple[int, int], list[tuple[int, Work]]] = defaultdict(list)
@@ -80,6 +81,7 @@ class Recorder(Observer):
         if not machine.tracing:
             raise ValueError("record with Config(trace=True): the sizes of copies and MMAs come from the trace")
         self.ops = machine.program.ops
+        self.cluster_size = machine.cluster_size
         self._declared, self._range_end = iket.declarations(machine.program.module)
 
     def _found(self, start: int, end: int) -> list[tuple[int, Anchor, str]]:
@@ -130,9 +132,9 @@ class Recorder(Observer):
                     step.barrier = noted_bar.pop(0)
             case "mark":
                 step.mark = self._mark(pc, key)
-            case "tma" | "bulk" | "mma" | "commit" | "wgmma" | "prefetch":
+            case "tma" | "tma store" | "bulk" | "mma" | "commit" | "wgmma" | "prefetch":
                 mine = self._work.get(key, [])
-                step.work = [work for at, work in mine if at == pc]
+                step.work = _once([work for at, work in mine if at == pc])
                 self._work[key] = [(at, work) for at, work in mine if at != pc]
         if (
             anchor.optional
@@ -175,6 +177,8 @@ class Recorder(Observer):
         self._named[cta, warp].append((number, generation))
 
     def submit(self, op: AsyncOp) -> None:
+        if self.machine.agents.current is not None:
+            return  # the second half of an operation that a unit itself asks for
         work = Work(op.engine, op.name, op.cta, op.data)
         self._ops[id(op)] = (op, work)
         if op.ins is not None and "warp" in op.data:
@@ -188,3 +192,12 @@ class Recorder(Observer):
 
     def finish(self, op: AsyncOp) -> None:
         self._ops.pop(id(op), None)
+
+
+def _once(work: list[Work]) -> list[Work]:
+    """Lanes that ask for the very same copy out of shared memory: the SASS instruction is the warp's, and runs once."""
+    kept: list[Work] = []
+    for w in work:
+        if w.signals or "store" not in w.name or all(w.data != k.data for k in kept):
+            kept.append(w)
+    return kept

@@ -22,7 +22,7 @@ class Sass:
     address: bytes from the start of the kernel. opcode: with modifiers, such as "MUFU.EX2". operands: text.
     guard: "@P0", "@!UP1" or "". line: of the source file, or None. stall: cycles after which the next instruction of
     the warp may issue. sets, frees: the scoreboards that count it until its result is written / its sources are
-    read, or None. waits: the scoreboards that have to be at zero before it issues. target: address of a branch.
+    read, or None. waits: the scoreboards that have to be at zero before it issues. targets: addresses of a branch.
     """
 
     address: int
@@ -35,7 +35,7 @@ class Sass:
     sets: int | None
     frees: int | None
     waits: tuple[int, ...]
-    target: int | None
+    targets: tuple[int, ...]
 
     def __str__(self) -> str:
         return f"{self.opcode} at {self.address:#x} (source line {self.line})"
@@ -65,6 +65,7 @@ _FIRST = re.compile(
 )
 _SECOND = re.compile(r"^\s+/\* (0x[0-9a-f]{16}) \*/")
 _TARGET = re.compile(r"`\(([.\w]+)\)")
+_TARGETS = re.compile(r"BRANCH_TARGETS ([.\w,]+)")
 
 
 def parse(text: str, kernel: str | None = None) -> list[Sass]:
@@ -126,9 +127,11 @@ def _instruction(
 ) -> Sass:
     control = word >> 41
     sets, frees = control >> 5 & 7, control >> 8 & 7
-    target = None
-    if opcode.partition(".")[0] in ("BRA", "CALL", "BSSY") and (found := _TARGET.search(operands)):
-        target = labels.get(found[1])
+    targets: list[str] = []
+    if opcode.partition(".")[0] == "BRA" and (found := _TARGET.search(operands)):
+        targets = [found[1]]
+    elif found := _TARGETS.search(operands):  # an indirect branch, with the places it may go to
+        targets = found[1].split(",")
     return Sass(
         address,
         opcode,
@@ -140,5 +143,5 @@ def _instruction(
         None if sets == NO_SCOREBOARD else sets,
         None if frees == NO_SCOREBOARD else frees,
         tuple(i for i in range(6) if control >> 11 >> i & 1),
-        target,
+        tuple(labels[target] for target in targets if target in labels),
     )

@@ -21,6 +21,7 @@ from .record import Phase, Recorder, Step, Work
 from .sass import Sass
 
 FOREVER = float("inf")
+AT_BARRIER = -2  # in place of a scoreboard: a warp sleeps at a named barrier
 
 FMA = {"FADD", "FMUL", "FFMA", "HADD2", "HMUL2", "HFMA2"}
 PACKED = {"FADD2", "FMUL2", "FFMA2"}
@@ -128,6 +129,28 @@ class Timing:
         return {unit: busy / self.cycles for unit, busy in self.busy.items()}
 
 
+class _Sm:
+    """The units of an SM: until when each is taken."""
+
+    __slots__ = ("arriving", "pipes", "port", "tensor", "tma")
+
+    def __init__(self) -> None:
+        self.port = [0.0] * 4
+        self.pipes: list[dict[str, float]] = [defaultdict(float) for _ in range(4)]
+        self.tensor = self.tma = 0.0
+        self.arriving: deque[tuple[float, float, float]] = deque()  # copies: from, to, bytes a cycle
+
+    @property
+    def end(self) -> float:
+        return max(self.tensor, self.tma, *(t for pipes in self.pipes for t in pipes.values()), 0.0)
+
+    def copied(self, begin: float, end: float) -> float:
+        """Bytes that copies bring in a stretch of time; what ended before it is forgotten."""
+        while self.arriving and self.arriving[0][1] <= begin:
+            self.arriving.popleft()
+        return sum(max(0.0, min(end, b) - max(begin, a)) * rate for a, b, rate in self.arriving)
+
+
 class _Warp:
     __slots__ = (
         "boards", "cta", "issued_at", "last_tmem", "number", "part", "pending", "pos", "program", "ready", "stalls",
@@ -164,9 +187,7 @@ def programs(recorder: Recorder, code: Sequence[Sass]) -> dict[tuple[int, int], 
 
 
 class Replay:
-    """One replay. Units: "tma" and "tensor" of each CTA's SM; all CTAs recorded share one SM (`cta_sm` puts them
-    elsewhere).
-    """
+    """One replay. The CTAs of a cluster stand on SMs of their own; all else that was recorded shares one SM."""
 
     def __init__(self, recorder: Recorder, code: Sequence[Sass], chip: Chip, *, keep: bool = True) -> None:
         self.chip, self.code, self.recorder = chip, code, recorder
@@ -189,15 +210,15 @@ class Replay:
         self.intervals: list[Interval] = []
         self.marks: list[tuple[float, int, str, str, str]] = []
         self.busy: dict[str, float] = defaultdict(float)
-        self.port = [0.0] * 4
-        self.pipes: list[dict[str, float]] = [defaultdict(float) for _ in range(4)]
-        self.free = {"tensor": 0.0, "tma": 0.0}
-        self.arriving: deque[tuple[float, float, float]] = deque()  # copies: from, to, bytes a cycle
-        self.tensor_done = 0.0
+        self.sms = [_Sm() for _ in range(recorder.cluster_size)]
         self.heap: list[tuple[float, int, Any, Any]] = []
         self.order = 0
         self.issued = 0
         self.end = 0.0
+
+    def sm(self, cta: int) -> _Sm:
+        """The SM on which a CTA stands."""
+        return self.sms[cta % len(self.sms)]
 
     def push(self, when: float, what: Any, arg: Any = None) -> None:
         self.order += 1
@@ -218,9 +239,9 @@ class Replay:
             where = "; ".join(f"warp {w.number} of CTA {w.cta} before {self.code[w.program[w.pos]]}" for w in left)
             raise RuntimeError(f"the replay stands still: {where}")
         # A unit may be at work when the last warp has gone.
-        self.end = max(self.end, *self.free.values(), *(t for pipes in self.pipes for t in pipes.values()), 0.0)
-        busy = dict(self.busy)
-        busy["issue"] = float(self.issued)
+        self.end = max(self.end, max(sm.end for sm in self.sms))
+        busy = {unit: cycles / len(self.sms) for unit, cycles in self.busy.items()}
+        busy["issue"] = self.issued / len(self.sms)
         for unit in ("issue", "mufu", "fma", "alu", "uniform", "memory", "tmem"):
             busy[unit] = busy.get(unit, 0.0) / 4
         stalls = {key: dict(w.stalls) for key, w in self.warps.items()}
@@ -231,8 +252,8 @@ class Replay:
     def advance(self, w: _Warp, now: float) -> None:
         """Let a warp issue for as long as it is the first of all."""
         code, costs, program, boards = self.code, self.costs, w.program, w.boards
-        part = w.part
-        pipes = self.pipes[part]
+        part, port = w.part, self.sm(w.cta).port
+        pipes = self.sm(w.cta).pipes[part]
         while True:
             if w.pos >= len(program):
                 self.end = max(self.end, now)
@@ -246,7 +267,7 @@ class Replay:
                     return
                 if boards[board] > ready:
                     ready, held = boards[board], board
-            at = max(now, ready, self.port[part])
+            at = max(now, ready, port[part])
             if cost.pipe is not None and pipes[cost.pipe] > at:
                 at = pipes[cost.pipe]
             if self.heap and at > self.heap[0][0]:
@@ -259,9 +280,9 @@ class Replay:
                 if held >= 0:
                     stalls[w.tags[held]] += ready - w.ready
                 if at > ready:
-                    busy = cost.pipe is not None and self.port[part] < at
+                    busy = cost.pipe is not None and port[part] < at
                     stalls[f"{cost.pipe} busy" if busy else "not selected"] += at - ready
-            self.port[part] = at + 1
+            port[part] = at + 1
             self.issued += 1
             if cost.pipe is not None and cost.busy:
                 pipes[cost.pipe] = at + cost.busy
@@ -282,8 +303,7 @@ class Replay:
             w.pos += 1
             w.issued_at = at + 1
             w.ready = now = at + max(1, op.stall)
-            if step is not None and step.anchor.kind == "bar" and done == FOREVER:
-                w.waits_on = -1
+            if w.waits_on == AT_BARRIER:
                 return
 
     def perform(self, w: _Warp, step: Step, op: Sass, at: float, done: float, tag: str) -> tuple[float, str]:
@@ -311,17 +331,16 @@ class Replay:
             key = (w.cta, *step.barrier)
             self.bars[key] -= 1
             waits = "ARV" not in op.opcode
-            if waits and self.bars[key]:
-                self.sleepers[key].append((w, -1))
+            if waits:
+                w.waits_on = AT_BARRIER
+                self.sleepers[key].append((w, AT_BARRIER))
             if not self.bars[key]:
                 self.push(at + chip.of("bar_latency"), self.bar_full, key)
-                if waits:
-                    self.sleepers[key].append((w, -1))
-            return (FOREVER if waits else done), "barrier"
+            return done, tag
         if kind in ("tmem load", "tmem store"):
             size = tmem_bytes(step.text)
             rate = chip.of("tmem_load_bytes" if kind == "tmem load" else "tmem_store_bytes")
-            pipes = self.pipes[w.part]
+            pipes = self.sm(w.cta).pipes[w.part]
             begin = max(at, pipes["tmem"])
             pipes["tmem"] = begin + size / rate
             self.busy["tmem"] += size / rate
@@ -334,7 +353,7 @@ class Replay:
             if work.engine == "tma":
                 self.copy(work, at)
             elif work.name == "commit":
-                self.push(max(at, self.tensor_done + chip.of("mma_latency")), self.signal, work)
+                self.push(max(at, self.sm(work.cta).tensor + chip.of("mma_latency")), self.signal, work)
             elif work.engine == "tensor":
                 self.multiply(work, at)
         return done, tag
@@ -351,11 +370,12 @@ class Replay:
             for extent in box:
                 elements *= extent
             rows = max(1, elements // box[0]) * max(1, -(-size * box[0] // elements // 128))
-        begin = max(at + chip.of("tma_issue"), self.free["tma"])
+        sm = self.sm(work.cta)
+        begin = max(at + chip.of("tma_issue"), sm.tma)
         length = max(rows * chip.of("tma_row"), size / chip.of("tma_bytes"))
-        self.free["tma"] = begin + length
+        sm.tma = begin + length
         self.busy["tma"] += length
-        self.arriving.append((begin, begin + length, size / length))
+        sm.arriving.append((begin, begin + length, size / length))
         self.busy["shared"] += size / chip.of("shared_bytes")
         done = begin + length + chip.of("tma_latency")
         self.note("tma", work.name, begin, done, work.data, work.cta)
@@ -364,19 +384,21 @@ class Replay:
     def multiply(self, work: Work, at: float) -> None:
         """An MMA: at the tensor core's rate, or at shared memory's where its operands take longer to read."""
         chip, d = self.chip, work.data
-        flops = 2 * d["m"] * d["n"] * d["k"]
-        size = 2 * d["n"] * d["k"] + (2 * d["m"] * d["k"] if d.get("a") == "shared" else 0)
-        begin = max(at + chip.of("mma_issue"), self.free["tensor"])
+        share = int(d.get("cta_group", 1))  # of a pair, each CTA does half of the rows and holds half of B
+        flops = 2 * d["m"] * d["n"] * d["k"] / share
+        size = (2 * d["n"] * d["k"] + (2 * d["m"] * d["k"] if d.get("a") == "shared" else 0)) / share
+        first = work.cta - work.cta % share
+        sms = [self.sm(first + n) for n in range(share)]
+        begin = max(at + chip.of("mma_issue"), max(sm.tensor for sm in sms))
         length = flops / chip.of("mma_flops")
-        self.busy["shared"] += size / chip.of("shared_bytes")
         # What the TMA writes meanwhile goes through the same banks.
-        while self.arriving and self.arriving[0][1] <= begin:
-            self.arriving.popleft()
-        meanwhile = sum(max(0.0, min(begin + length, b) - max(begin, a)) * rate for a, b, rate in self.arriving)
+        meanwhile = max(sm.copied(begin, begin + length) for sm in sms)
         end = begin + max(length, (size + meanwhile) / chip.of("shared_bytes"))
-        self.free["tensor"] = self.tensor_done = end
-        self.busy["tensor"] += length
-        self.note("tensor", work.name, begin, end, d, work.cta)
+        for n, sm in enumerate(sms):
+            sm.tensor = end
+            self.busy["tensor"] += length
+            self.busy["shared"] += size / chip.of("shared_bytes")
+            self.note("tensor", work.name, begin, end, d, first + n)
 
     def note(self, row: str, name: str, begin: float, end: float, data: dict[str, Any], cta: int) -> None:
         if self.keep:
@@ -397,7 +419,9 @@ class Replay:
 
     def bar_full(self, when: float, key: tuple[int, int, int]) -> None:
         for w, _ in self.sleepers.pop(key, ()):
-            self.wake(w, -1, when)
+            w.stalls["barrier"] += max(0.0, when - w.ready)
+            w.ready = w.issued_at = max(w.ready, when)
+            self.wake(w, AT_BARRIER, when)
 
     def wake(self, w: _Warp, board: int, when: float) -> None:
         """A result is known to come at `when`."""
