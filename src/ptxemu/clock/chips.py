@@ -101,4 +101,17 @@ B300 = Chip(
     B200.facts | {"mufu": Fact(4, "cycles", FA4 + ": 32 special functions a cycle and SM", "published")},
 )
 
-CHIPS = {chip.name: chip for chip in (B200, B300)}
+H200 = Chip(
+    "H200",
+    "sm_90a",
+    _COMMON
+    | {
+        "clock_hz": Fact(1.755e9, "Hz", ASSUMED + "; read the clock of the run", "assumed", 1.1),
+        "sms": Fact(132, "SMs", "NVIDIA H200 data sheet", "documented"),
+        "mma_flops": Fact(4096, "FLOP a cycle and SM, bf16", FA4, "published"),
+        "mma_latency": Fact(30, "cycles", HOPPER_PAPER + ", wgmma", "published", 1.5),
+        "mma_issue": Fact(10, "cycles", ASSUMED, "assumed", 2.0),
+    },
+)
+
+CHIPS = {chip.name: chip for chip in (H200, B200, B300)}

@@ -9,6 +9,7 @@ mbarrier's phase ends when the last of its recorded contributors has come.
 from __future__ import annotations
 
 import heapq
+import re
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from .record import Phase, Recorder, Step, Work
 from .sass import Sass
 
 FOREVER = float("inf")
+_SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
 AT_BARRIER = -2  # in place of a scoreboard: a warp sleeps at a named barrier
 
 FMA = {"FADD", "FMUL", "FFMA", "HADD2", "HMUL2", "HFMA2"}
@@ -132,17 +134,18 @@ class Timing:
 class _Sm:
     """The units of an SM: until when each is taken."""
 
-    __slots__ = ("arriving", "pipes", "port", "tensor", "tma")
+    __slots__ = ("arriving", "pipes", "port", "quarter", "tensor", "tma")
 
     def __init__(self) -> None:
         self.port = [0.0] * 4
         self.pipes: list[dict[str, float]] = [defaultdict(float) for _ in range(4)]
         self.tensor = self.tma = 0.0
+        self.quarter = [0.0] * 4  # the tensor cores of the sub-partitions, where MMAs are theirs (Hopper)
         self.arriving: deque[tuple[float, float, float]] = deque()  # copies: from, to, bytes a cycle
 
     @property
     def end(self) -> float:
-        return max(self.tensor, self.tma, *(t for pipes in self.pipes for t in pipes.values()), 0.0)
+        return max(self.tensor, self.tma, *self.quarter, *(t for pipes in self.pipes for t in pipes.values()), 0.0)
 
     def copied(self, begin: float, end: float) -> float:
         """Bytes that copies bring in a stretch of time; what ended before it is forgotten."""
@@ -153,8 +156,8 @@ class _Sm:
 
 class _Warp:
     __slots__ = (
-        "boards", "cta", "issued_at", "last_tmem", "number", "part", "pending", "pos", "program", "ready", "stalls",
-        "steps", "tags", "waits_on",
+        "boards", "cta", "groups", "issued_at", "last_tmem", "number", "part", "pending", "pos", "program", "ready",
+        "stalls", "steps", "tags", "waits_on",
     )  # fmt: skip
 
     def __init__(self, cta: int, number: int, program: list[int], steps: dict[int, Step]) -> None:
@@ -168,6 +171,7 @@ class _Warp:
         self.stalls: dict[str, float] = defaultdict(float)
         self.waits_on: int | None = None  # the scoreboard that keeps it asleep
         self.last_tmem = 0.0
+        self.groups: list[float] = []  # ends of the committed groups of MMAs (Hopper)
 
 
 def programs(recorder: Recorder, code: Sequence[Sass]) -> dict[tuple[int, int], tuple[list[int], dict[int, Step]]]:
@@ -287,12 +291,14 @@ class Replay:
             if cost.pipe is not None and cost.busy:
                 pipes[cost.pipe] = at + cost.busy
                 self.busy[cost.pipe] += cost.busy
-            done, tag = at + cost.latency, cost.tag
+            done, tag, group_end = at + cost.latency, cost.tag, 0.0
             step = w.steps.get(w.pos)
             if step is not None:
                 done, tag = self.perform(w, step, op, at, done, tag)
             elif op.name == "FENCE" and op.opcode.endswith(".T"):
                 done = max(done, w.last_tmem + cost.latency)
+            elif op.name == "WARPGROUP" and "DEPBAR" in op.opcode:
+                group_end = self.groups_done(w, op)
             for which in (op.sets, op.frees):
                 if which is not None:
                     w.tags[which] = tag
@@ -303,6 +309,9 @@ class Replay:
             w.pos += 1
             w.issued_at = at + 1
             w.ready = now = at + max(1, op.stall)
+            if group_end > w.ready:  # everything behind it waits for the products
+                w.stalls["wgmma"] += group_end - w.ready
+                w.ready = w.issued_at = now = group_end
             if w.waits_on == AT_BARRIER:
                 return
 
@@ -347,6 +356,9 @@ class Replay:
             done = pipes["tmem"] + chip.of("tmem_latency")
             w.last_tmem = max(w.last_tmem, done)
             return done, "tmem"
+        if kind == "wgmma":
+            self.multiply_in_registers(w, op, at)
+            return done, tag
         if step.mark is not None and self.keep:
             self.marks.append((at, w.cta, f"warp{w.number}", *step.mark))
         for work in step.work:
@@ -399,6 +411,33 @@ class Replay:
             self.busy["tensor"] += length
             self.busy["shared"] += size / chip.of("shared_bytes")
             self.note("tensor", work.name, begin, end, d, first + n)
+
+    def multiply_in_registers(self, w: _Warp, op: Sass, at: float) -> None:
+        """A Hopper MMA of a warpgroup: each warp's quarter goes to the tensor core of its sub-partition, in order. What
+        lies in shared memory, B and perhaps A, is read once for all four.
+        """
+        shape = _SHAPE.search(op.opcode)
+        if shape is None:
+            raise ValueError(f"no shape in {op}")
+        m, n, k = map(int, shape.groups())
+        sm = self.sm(w.cta)
+        bytes_each = 32 // k if k else 2  # an operand is 32 bytes deep, whatever its type (PTX ISA, wgmma shapes)
+        size = n * k * bytes_each + (m * k * bytes_each if op.operands.count("gdesc") == 2 else 0)
+        begin = max(at + self.chip.of("mma_issue"), sm.quarter[w.part])
+        length = 2 * m * n * k * bytes_each / 2 / self.chip.of("mma_flops")
+        end = begin + max(length, (size + sm.copied(begin, begin + length)) / self.chip.of("shared_bytes"))
+        sm.quarter[w.part] = end
+        self.busy["tensor"] += length / 4
+        self.busy["shared"] += size / self.chip.of("shared_bytes") / 4
+        if "gsb0" in op.operands:
+            w.groups.append(end + self.chip.of("mma_latency"))
+        if w.part == 0:
+            self.note("tensor", "MMA", begin, end, {"m": m, "n": n, "k": k, "warp": w.number}, w.cta)
+
+    def groups_done(self, w: _Warp, op: Sass) -> float:
+        """When at most so many of the warp's latest groups of MMAs are not done as a WARPGROUP.DEPBAR says."""
+        left = int(op.operands.rpartition("0x")[2] or "0", 16)
+        return w.groups[-left - 1] if len(w.groups) > left else 0.0
 
     def note(self, row: str, name: str, begin: float, end: float, data: dict[str, Any], cta: int) -> None:
         if self.keep:
