@@ -92,8 +92,8 @@ class Finding:
     @property
     def key(self) -> tuple[Any, ...]:
         """Findings with the same key are one."""
-        first = (self.first.ptx_line, self.first.what) if self.first else None
-        second = (self.second.ptx_line, self.second.what) if self.second else None
+        first = (self.first.place, self.first.what) if self.first else None
+        second = (self.second.place, self.second.what) if self.second else None
         return self.kind, first, second, self.missing
 
     @property

@@ -144,6 +144,10 @@ def decode(module: ptx.Module, name: str | None = None, checked: bool = False) -
         "ret", (), None, False, entry.code[-1].line if entry.code else 0, None, "ret (end of the body)", len(entry.code)
     )
     program.ops.append(_decode_one(program, end))
+    if checked:
+        from .check import link
+
+        link(program)
     module.cache[key] = program
     return program
 

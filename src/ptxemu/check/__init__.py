@@ -1,24 +1,20 @@
-"""The checked driver."""
+"""The checked driver (under construction)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from ..isa import Decode
-
-__all__ = ["Checker", "instrument"]
+__all__ = ["Checker", "instrument", "link"]
 
 
-class Checker:
-    """Under construction."""
+def __getattr__(name: str) -> Any:
+    """The parts need the instruction set, which needs the machine: they are imported when first used."""
+    if name == "Checker":
+        from .checker import Checker
 
-    def __init__(self, machine: Any) -> None:
-        raise NotImplementedError("races=True is under construction")
+        return Checker
+    if name in ("instrument", "link"):
+        from . import wrappers
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-
-def instrument(d: Decode, semantics: Any) -> Any:
-    return semantics
+        return getattr(wrappers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

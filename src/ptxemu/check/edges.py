@@ -1,0 +1,336 @@
+"""What orders accesses: barriers, fences, waits, and the ends of asynchronous operations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..agents import AsyncOp
+from ..isa.descriptors import SmemDescriptor, chunk_indices
+from ..isa.swizzle import Swizzle
+from ..isa.tmabox import _chunks
+from .clocks import FULL, SOME, Clocks, E, Table, V, X
+from .phases import Phases
+from .records import BULK, TENSOR, WGMMA, Maker, Records
+from .shadow import Shadow
+
+if TYPE_CHECKING:
+    from ..isa.tensormap import TensorMap
+    from ..machine import Machine, Warps
+    from .outside import GlobalShadow
+
+GROUP = 16  # TMEM lanes to a cell of the shadow
+
+
+class Note:
+    """What the checker keeps with an asynchronous operation.
+
+    known: what its thread knew when it asked.  by, at: the epoch of asking.  component, clock: the epoch of its end;
+    -1 until it reports to its mbarrier.  ends: what has to be waited for, in words.
+    """
+
+    __slots__ = ("at", "by", "clock", "component", "ends", "issued", "kind", "known", "open", "twins")
+
+    def __init__(self, known: Table, by: int, at: int, kind: int, ends: str, component: int = -1, clock: int = 0):
+        self.known, self.by, self.at, self.kind, self.ends = known, by, at, kind, ends
+        self.component, self.clock = component, clock
+        self.issued: tuple[int, int] | None = None  # of an MMA: its place in the order of issue
+        self.open: list[int] = []  # records whose epoch is not known yet
+        self.twins: set[Any] = set()  # accesses of the same instruction by other lanes of the warp
+
+
+class Edges:
+    """The part of the checker that keeps what is passed on."""
+
+    machine: Machine
+    clocks: Clocks
+    records: Records
+    shared: Shadow
+    globals: GlobalShadow
+    granule: int
+    row: int
+    strict: bool
+
+    def start_edges(self) -> None:
+        self.phases = Phases(self)
+        self.bundle: Warps | None = None  # the one that executes an instruction of an asynchronous unit
+        self.twins: dict[tuple[int, int], set[Any]] = {}  # by warp, for that instruction
+        self.bar_waits = True  # bar.sync rather than bar.arrive
+        self.named: dict[tuple[int, int], tuple[Table, list[tuple[int, int]]]] = {}
+        self.cluster_barriers: dict[tuple[int, int], Table] = {}
+        self.counts: dict[Hashable, int] = {}  # operations of a stream so far
+        self.latest: dict[Hashable, Table] = {}  # what the latest MMA of a thread knew
+        self.products: dict[tuple[int, int], list[Table]] = {}  # what warps knew that have issued a wgmma
+        self.loads: dict[tuple[int, int], dict[int, int]] = {}  # number of a tcgen05.ld -> that of its registers ...
+        self.held: dict[tuple[int, int], dict[int, int]] = {}  # ... which nobody has read; register -> number of the ld
+        self.seen: dict[tuple[int, int], int] = {}  # tcgen05.ld up to this one are done, or have been read from
+
+    def finish(self) -> None:
+        """All CTAs have exited."""
+        self.phases.finish()
+
+    def count(self, key: Hashable) -> int:
+        """One more in a stream."""
+        self.counts[key] = found = self.counts.get(key, 0) + 1
+        return found
+
+    # ------------------------------------------------------------------------------------------ barriers of whole warps
+
+    def named_arrive(self, cta: int, warp: int, number: int) -> None:
+        """PTX ISA 8.9.4: bar.sync, .red and .arrive synchronise with bar.sync and .red of the same barrier."""
+        table, waiters = self.named.setdefault((cta, number), (self.clocks.table(), []))
+        fitted = self.clocks.fit(table)
+        if fitted is not table:
+            self.named[cta, number] = fitted, waiters
+        self.clocks.release(cta, warp, FULL, fitted)
+        if self.bar_waits:
+            waiters.append((cta, warp))
+
+    def named_complete(self, cta: int, number: int) -> None:
+        table, waiters = self.named.pop((cta, number))
+        for who in waiters:
+            self.clocks.acquire(*who, FULL, table)
+            self.clocks.join_lanes(*who)
+
+    def cluster_arrive(self, cta: int, warp: int, relaxed: bool) -> None:
+        """PTX ISA 8.9.4: barrier.cluster.arrive synchronises with barrier.cluster.wait."""
+        cluster = cta // self.machine.cluster_size
+        key = cluster, self.machine.cluster_barriers[cluster].generation
+        table = self.cluster_barriers[key] = self.clocks.fit(self.cluster_barriers.get(key, self.clocks.table()))
+        self.clocks.release(cta, warp, FULL, table, relaxed)
+
+    def cluster_wait(self, cta: int, warp: int, relaxed: bool) -> None:
+        cluster = cta // self.machine.cluster_size
+        generation = self.machine.cluster_barriers[cluster].entered[cta, warp]
+        known = self.cluster_barriers.get((cluster, generation))
+        if known is not None:
+            self.clocks.acquire(cta, warp, FULL, known, relaxed)
+        self.clocks.join_lanes(cta, warp)
+
+    # -------------------------------------------------------------------------------------------------------- mbarriers
+
+    def barrier_changes(self, owner: int, offset: int, phase: int, arrivals: int, complete: int) -> None:
+        """Somebody arrives or pays bytes. A warp's own arrival has been noted before; this is for operations.
+
+        complete_tx tells of the accesses of its own operation only (PTX ISA 8.9.1.1); tcgen05.commit of all earlier
+        tcgen05 operations of its thread, which it waits for (9.7.16.6.2.2), and so of what those knew.
+        """
+        op = self.machine.agents.current
+        if op is None or op.note is None or not (arrivals or complete):
+            return
+        note: Note = op.note
+        if note.kind == BULK:
+            component = self.clocks.component(owner, ("mbarrier", self.machine.rank(owner), offset))
+            for record in note.open:
+                self.records.component[record], self.records.clock[record] = component, phase + 1
+                self.records.maker(record).barrier = owner, offset, phase
+            note.open = []
+            return
+        table = self.phases.table(owner, offset)
+        table[:] = np.maximum(table, self.clocks.fit(note.known))
+        for component, clock in ((note.component, note.clock), note.issued or (note.component, note.clock)):
+            for row in (V, X, E):
+                table[row, component] = max(int(table[row, component]), clock)
+
+    def phase_ends(self, owner: int, offset: int, phase: int) -> None:
+        component = self.clocks.names[owner // self.machine.cluster_size].get(
+            ("mbarrier", self.machine.rank(owner), offset)
+        )
+        self.phases.ends(owner, offset, phase, component)
+
+    # ------------------------------------------------------------------------------------------ asynchronous operations
+
+    def submitted(self, op: AsyncOp) -> None:
+        """An operation is asked for: what its thread knows now, it knows."""
+        clocks, cta, ins = self.clocks, op.cta, op.ins
+        parent = self.machine.agents.current
+        if ins is None:
+            return
+        if parent is not None and parent.note is not None:  # the second half of a bulk store
+            before: Note = parent.note
+            thread = self.machine.rank(cta), op.warp, op.lane
+            op.note = Note(before.known, before.by, before.at, BULK, "cp.async.bulk.wait_group",
+                           clocks.component(cta, ("bulk written", *thread)), before.clock)  # fmt: skip
+            op.note.twins = before.twins
+            return
+        if ins.opcode.startswith("wgmma"):
+            self._submit_product(op)
+            return
+        w = self.bundle
+        view = SOME
+        if w is not None:
+            w0, _, c0, _, step = w.key
+            at = op.warp - w0, (cta - c0) // step
+            view = self.view_of(w, at)  # type: ignore[attr-defined]
+        known = clocks.tell(cta, op.warp, view)
+        by, now = clocks.epoch(cta, op.warp, view)
+        thread = self.machine.rank(cta), op.warp, op.lane
+        if op.engine == "tensor":
+            done = clocks.component(cta, ("MMAs done", *thread))
+            issued = clocks.component(cta, ("MMAs issued", *thread))
+            known = clocks.fit(known)
+            stream = ("MMAs", cta, op.warp, op.lane)
+            if ins.opcode.startswith("tcgen05.commit"):
+                n = self.counts.get(stream, 0)
+                known = self.latest.get(stream, clocks.table())
+            else:
+                n = self.count(stream)
+                clocks.know[cta, op.warp, :, V, issued] = n
+                self.latest[stream] = known
+            op.note = Note(known, issued, n, TENSOR, "tcgen05.commit", done, n)
+            op.note.issued = issued, n
+        elif ".bulk_group" in ins.opcode:
+            group = self.counts.get(("groups", cta, op.warp, op.lane), 0) + 1
+            op.note = Note(known, by, now, BULK, "cp.async.bulk.wait_group.read",
+                           clocks.component(cta, ("bulk read", *thread)), group)  # fmt: skip
+        else:
+            op.note = Note(known, by, now, BULK, "mbarrier")
+        op.note.twins = self.twins.setdefault((cta, op.warp), op.note.twins)
+        clocks.step(cta, op.warp, view)
+
+    def _submit_product(self, op: AsyncOp) -> None:
+        """A wgmma knows what all four warps know."""
+        cta, first = op.cta, op.warp
+        known = np.minimum.reduce([self.clocks.fit(t) for t in self.products.pop((cta, first // 4), [])])
+        component = self.clocks.component(cta, ("wgmma", self.machine.rank(cta), first // 4))
+        n = self.count(("wgmma", cta, first // 4))
+        by, now = self.clocks.epoch(cta, first, FULL)
+        op.note = Note(self.clocks.fit(known), by, now, WGMMA, "wgmma.wait_group", component, n)
+
+    def record(self, write: bool, what: str = "") -> tuple[int, Table]:
+        """A record for an access of the operation that is being done, and what the operation knows."""
+        op = self.machine.agents.current
+        assert op is not None and op.note is not None and op.ins is not None
+        note: Note = op.note
+        lane = op.lane if op.lane >= 0 else None
+        words = what or op.name.removesuffix(" write")
+        maker = Maker(0, op.ins, words, [(op.cta, op.warp, lane)], write, ends=note.ends)
+        maker.op = op
+        number = self.records.add(maker, 1, note.kind, op.cta // self.clocks.cluster_size)
+        self.records.epochs(number, note.component, note.clock, note.by, note.at)
+        if note.component < 0:
+            note.open.append(number)
+        note.known = self.clocks.fit(note.known)
+        return number, note.known
+
+    def again(self, *access: Any) -> bool:
+        """Whether another lane of the same warp instruction has made exactly this access: one stands for all, as
+        kernels let all lanes of a warp issue the same store.
+        """
+        op = self.machine.agents.current
+        assert op is not None and op.note is not None
+        twins: set[Any] = op.note.twins
+        found = access in twins
+        twins.add(access)
+        return found
+
+    def box(self, cta: int, offset: int, nbytes: int, inner: int, swizzle: Swizzle, write: bool) -> None:
+        """A box of a tensor copy in shared memory."""
+        if self.again(cta, offset, nbytes, write):
+            return
+        if not swizzle.bits:
+            self.run_of_bytes(cta, offset, nbytes, write)
+            return
+        phase = offset % 1024
+        chunks = _chunks(phase, nbytes // inner, inner, swizzle)
+        self._chunks(cta, offset - phase, chunks, write, "")
+
+    def _chunks(self, cta: int, start: int, chunks: np.ndarray, write: bool, what: str) -> None:
+        """16-byte chunks of shared memory, numbered from `start`."""
+        per = 16 // self.granule
+        first = cta * self.row + start // self.granule
+        low, high = int(chunks.min()), int(chunks.max()) + 1
+        key: Any
+        if high - low == chunks.size:  # all of a stretch
+            key = slice(first + low * per, first + high * per)
+        else:
+            key = (first + chunks.reshape(-1, 1) * per + np.arange(per)).reshape(-1)
+        number, known = self.record(write, what)
+        self.access(self.shared, key, number, known, write)  # type: ignore[attr-defined]
+
+    def run_of_bytes(self, cta: int, offset: int, nbytes: int, write: bool) -> None:
+        """A run of bytes of shared memory."""
+        first = cta * self.row + offset // self.granule
+        number, known = self.record(write)
+        key = slice(first, first + -(-nbytes // self.granule))
+        self.access(self.shared, key, number, known, write)  # type: ignore[attr-defined]
+
+    def operand(self, cta: int, d: SmemDescriptor, rows: int, major: int) -> None:
+        """A matrix operand in shared memory (K = 16, 16-bit)."""
+        phase = d.start % 1024
+        chunks, _ = chunk_indices(phase, d.lbo, d.sbo, d.swizzle, rows, major)
+        self._chunks(cta, d.start - phase, chunks, False, "")
+
+    def cells(self, cta: int, rows: Any, column: int, n: int, write: bool) -> None:
+        """Cells of tensor memory that an MMA accesses. rows: a slice of lanes, or their numbers."""
+        groups: Any
+        if isinstance(rows, slice):
+            groups = slice(rows.start // GROUP, -(-rows.stop // GROUP))
+        else:
+            groups = np.unique(np.asarray(rows) // GROUP)
+        number, known = self.record(write)
+        key = cta, groups, slice(column, column + n)
+        self.access(self.tensor_memory(), key, number, known, write)  # type: ignore[attr-defined]
+
+    def tensor(self, tensor: TensorMap, coords: list[int], write: bool) -> None:
+        """The part of a box that lies in global memory."""
+        if not self.again(tensor.address, *coords, write):
+            self.globals.tensor(tensor, coords, write)
+
+    def global_bytes(self, address: int, nbytes: int, write: bool) -> None:
+        """A run of bytes of global memory."""
+        if not self.again(address, nbytes, write):
+            self.globals.run_of_bytes(address, nbytes, write)
+
+    # ------------------------------------------------------------------------------------------ registers of tcgen05.ld
+
+    def pending_load(self, cta: int, warp: int, n: int, registers: list[int]) -> None:
+        """The n-th tcgen05.ld of a warp will write these registers."""
+        who = cta, warp
+        self.loads.setdefault(who, {})[n] = len(registers)
+        held = self.held.setdefault(who, {})
+        for r in registers:
+            held[r] = n
+
+    def loads_done(self, cta: int, warp: int) -> None:
+        """tcgen05.wait::ld."""
+        self.loads.pop((cta, warp), None)
+        self.held.pop((cta, warp), None)
+
+    def registers_read(self, w: Warps, registers: tuple[int, ...]) -> None:
+        """An instruction reads registers that some tcgen05.ld writes. That waits for the load (PTX ISA 9.7.16.6.4.5,
+        "a true register dependency will be respected"), which is then done with tensor memory, too: by the letter only
+        tcgen05.wait::ld promises that, so that `strict` does not count it.
+        """
+        for cta, warp, _ in w.each_warp():
+            held = self.held.get((cta, warp))
+            if not held:
+                continue
+            loads = self.loads[cta, warp]
+            for r in registers:
+                n = held.pop(r, None)
+                if n is not None:
+                    loads.pop(n, None)
+            first = min(loads, default=None)
+            done = self.counts[("tcgen05.ld", cta, warp)] if first is None else first - 1
+            self.seen[cta, warp] = done
+            if not self.strict:
+                component = self.clocks.of_warp(cta, warp) + 3 * self.clocks.fixed
+                self.clocks.done(cta, warp, FULL, component, done)
+
+    def consumed(self, maker: Maker, record: int) -> bool:
+        """Whether registers of this tcgen05.ld had been read."""
+        return self.seen.get(maker.warps[0][:2], 0) >= int(self.records.clock[record])
+
+    # -------------------------------------------------------------------------------------------------- strong accesses
+
+    def before_strong(self, w: Any, address: Any, shared: bool, write: bool, releases: bool, scope: str) -> None:
+        return
+
+    def after_strong(self, w: Any, address: Any, shared: bool, acquires: bool, scope: str) -> None:
+        return
+
+    def fence(self, cta: int, warp: int, view: int) -> None:
+        return

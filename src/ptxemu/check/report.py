@@ -1,0 +1,175 @@
+"""The words: who has accessed what, and which edge is missing between them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..findings import Access, Finding
+from .clocks import SOME, E, Table, V, X
+from .records import BULK, GENERIC, PROXY, TENSOR, TMEM, WGMMA, Maker
+
+if TYPE_CHECKING:
+    from ..program import Program
+    from .checker import Checker
+    from .shadow import Shadow
+
+_NARROW = re.compile(r"^(ld|ldu|st|atom|red)\.(?!param|local|const).*\.[bus](8|16)$")
+
+
+def granule(program: Program) -> int:
+    """Bytes to a cell of the shadow: four, or as few as the kernel's narrowest load or store has."""
+    sizes = [4]
+    for op in program.ops:
+        found = _NARROW.match(op.ins.opcode)
+        if found:
+            sizes.append(int(found[2]) // 8)
+    return min(sizes)
+
+
+def describe(
+    check: Checker, shadow: Shadow | None, record: int, cells: np.ndarray, write: bool | None = None
+) -> Access:
+    """One side of a finding. cells: flat cells of the shadow."""
+    m, maker = check.machine, check.records.maker(record)
+    cta, warp, lane = maker.warps[record - maker.first]
+    kind = int(check.records.kind[record])
+    if maker.cells is not None and lane is None:
+        lanes = np.unique(maker.lanes[(maker.records == record) & np.isin(maker.cells, cells)])
+        if len(lanes) == 1:
+            lane = int(lanes[0])
+    space, where, name = region(check, shadow, cells)
+    ins = maker.ins
+    source = str(ins.source) if ins.source else None
+    return Access(maker.what, m.linear(cta), warp, lane, ins.line, source, space, where, maker.write, PROXY[kind], name)
+
+
+def region(check: Checker, shadow: Shadow | None, cells: np.ndarray) -> tuple[str, tuple[int, ...], str]:
+    """(space, range, name) of flat cells."""
+    g = check.granule
+    if shadow is check.shared:
+        first, last = int(cells.min()) % check.row, int(cells.max()) % check.row
+        return "shared", (first * g, last * g + g), ""
+    if shadow is not None and shadow is check._tmem:
+        group, column = cells // 512 % 8, cells % 512
+        return "tmem", (16 * int(group.min()), 16 * int(group.max()) + 16, int(column.min()), int(column.max()) + 1), ""
+    assert shadow is not None
+    a = check.globals.buffer(shadow)
+    shift = check.globals.base(a) - a.address
+    first = max(0, int(cells.min()) * g + shift)
+    return "global", (first, min(a.nbytes, int(cells.max()) * g + g + shift)), a.name
+
+
+def place(access: Access) -> str:
+    return f"{access.what} ({access.place})"
+
+
+def uninitialised(check: Checker, shadow: Shadow, record: int, cells: np.ndarray) -> Finding:
+    second = describe(check, shadow, record, cells)
+    return Finding("uninitialised", f"{second} reads {second.where}, which nobody has written", None, second, "a write")
+
+
+def race(
+    check: Checker, shadow: Shadow, old: int, new: int, cells: np.ndarray, known: Table | None, reads: bool
+) -> Finding | None:
+    """What to say of `new`, which is not ordered behind `old`. known: what `new` knows; None for a warp's access."""
+    records = check.records
+    first, second = describe(check, shadow, old, cells), describe(check, shadow, new, cells)
+    a, b = records.maker(old), records.maker(new)
+    cta, warp, _ = b.warps[new - b.first]
+    if known is None:
+        full = int(records.component[new]) < check.clocks.fixed
+        known = check.clocks.know[cta, warp, 0 if full else SOME]
+    kind, missing, why, strict = explain(check, shadow, old, new, a, b, known, reads)
+    verb = "written" if a.write else "read"
+    then = "written" if b.write else "read"
+    message = f"{second.where}: {verb} by {first}, then {then} by {second}. {why}"
+    return Finding(kind, message, first, second, missing, strict=strict)
+
+
+def explain(
+    check: Checker, shadow: Shadow, old: int, new: int, a: Maker, b: Maker, known: Table, reads: bool
+) -> tuple[str, str, str, bool]:
+    """(kind, missing edge, sentence, only by the letter of the ISA)."""
+    r = check.records
+    component, clock, by, at = (int(x[old]) for x in (r.component, r.clock, r.by, r.at))
+    kind_a, kind_b = int(r.kind[old]), int(r.kind[new])
+    one, two = f"{a.what} ({a.ins.short_where})", f"{b.what} ({b.ins.short_where})"
+    width = known.shape[1]
+
+    def knows(row: int, c: int, n: int) -> bool:
+        return 0 <= c < width and int(known[row, c]) >= n
+
+    same_warp = a.warps[old - a.first][:2] == b.warps[new - b.first][:2]
+    cross = shadow is not check.shared and shadow is not check._tmem and r.cluster[old] != r.cluster[new]
+    if kind_a == GENERIC and kind_b in (BULK, TENSOR, WGMMA) and not cross and knows(V, component, clock):
+        space = "shared::cta" if shadow is check.shared else "global"
+        return (
+            "proxy",
+            "fence.proxy.async",
+            f"There is no fence.proxy.async (.{space}) between this {one} and that {two}: the first goes through the"
+            " generic proxy, the second through the async proxy",
+            reads,
+        )
+    issued = knows(V, by, at) or (kind_a == TENSOR and same_warp)
+    tcgen = shadow is check._tmem
+    if kind_a != GENERIC and issued:
+        strict = False
+        if kind_a == TMEM:
+            missing = "tcgen05.wait::st" if a.write else "tcgen05.wait::ld"
+            why = f"There is no {missing} between this {one} and that {two}, or it is not passed on to it"
+            if not a.write and check.consumed(a, old):
+                strict = True
+                why += " (its registers have been read by then, which does not promise it: PTX ISA 9.7.16.6.4.5)"
+        elif kind_a == TENSOR:
+            missing = "a wait on a tcgen05.commit"
+            why = f"Nobody has waited for a tcgen05.commit behind this {one} before that {two}"
+        elif a.barrier is not None:
+            missing = "a wait on its mbarrier"
+            why = (
+                f"Nobody has waited for phase {a.barrier[2]} of the mbarrier at {a.barrier[1]:#x}, to which this {one}"
+                f" reports, before that {two}"
+            )
+        else:
+            missing = a.ends if a.ends != "mbarrier" else "a wait on its mbarrier"
+            why = f"There is no {missing} between this {one} and that {two}"
+        return "completion", missing, why, strict
+    if same_warp and kind_a == GENERIC:
+        return (
+            "race",
+            "bar.warp.sync",
+            f"There is no bar.warp.sync between the lanes of one warp: this {one} and that {two}",
+            False,
+        )
+    if tcgen and knows(X, component, clock):
+        return (
+            "race",
+            "tcgen05.fence::after_thread_sync",
+            f"There is no tcgen05.fence::after_thread_sync behind the relaxed synchronisation of this {one} and that"
+            f" {two}",
+            False,
+        )
+    if knows(E, component, clock):
+        edge = "tcgen05.fence::before_thread_sync" if tcgen else "release and acquire"
+        return (
+            "race",
+            edge,
+            f"What synchronises this {one} with that {two} is .relaxed: it needs {edge}",
+            False,
+        )
+    if kind_a != GENERIC and a.barrier is not None:
+        return (
+            "race",
+            "a wait on its mbarrier",
+            f"Nobody has waited for phase {a.barrier[2]} of the mbarrier at {a.barrier[1]:#x}, to which this {one}"
+            f" reports, before that {two}",
+            False,
+        )
+    return (
+        "race",
+        "a barrier or mbarrier",
+        f"Nothing orders this {one} before that {two}: no barrier, and no arrive that is waited for",
+        False,
+    )
