@@ -10,6 +10,7 @@ import numpy as np
 
 from . import isa, ptx
 from .errors import UnsupportedInstruction
+from .fuse import fuse, lanewise
 from .registers import RAW
 
 if TYPE_CHECKING:
@@ -36,15 +37,24 @@ class Op:
     target: int = -1
     converge: bool = False
     members: int | None = None  # slot of the membermask: which lanes have to come together (None: all)
+    # Its semantics, where it only computes on registers: while `full` is still that, it may join others (fuse.py).
+    lanewise: Semantics | None = None
+    reads: tuple[tuple[int, int], ...] = ()  # registers, as (bits, slot)
+    writes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
 class Block:
-    """Plain instructions [start, end) and the branch or blocking instruction behind them, if there is one."""
+    """Plain instructions [start, end) and the branch or blocking instruction behind them, if there is one.
+
+    full: for whole warps, like instructions together; places: for each function of `full`, the instruction it begins
+    with. masked: for some of the lanes, one function for each instruction.
+    """
 
     start: int
     end: int
     full: list[Semantics]
+    places: list[int]
     masked: list[Semantics]
     last: Op | None
     warps: int = 0  # warp executions so far
@@ -122,7 +132,9 @@ class Program:
                 if end in self.leaders or end - pc >= MAX_RUN:
                     break
             run = self.ops[pc:end]
-            found = self.blocks[pc] = Block(pc, end, [op.full for op in run], [op.masked for op in run], last)
+            full, places = fuse(self, run)
+            masked = [op.masked for op in run]
+            found = self.blocks[pc] = Block(pc, end, full, [pc + i for i in places], masked, last)
         return found
 
 
@@ -161,6 +173,7 @@ def _decode_one(program: Program, ins: ptx.Instr) -> Op:
         decoder = isa.Decode(ins, isa.Modifiers(ins, rest.split(".") if rest else []), program, family.name)
         semantics = family.decode(decoder)
         decoder.mods.done()
+        alone = semantics if lanewise(ins, family.name) else None
         if program.checked:
             from .check import instrument
 
@@ -176,7 +189,15 @@ def _decode_one(program: Program, ins: ptx.Instr) -> Op:
     else:
         full, masked = semantics, _masked(semantics, decoder.writes)
     return Op(
-        ins, "block" if family.blocking else "plain", full, masked, converge=family.converge, members=decoder.members
+        ins,
+        "block" if family.blocking else "plain",
+        full,
+        masked,
+        converge=family.converge,
+        members=decoder.members,
+        lanewise=alone,  # type: ignore[arg-type]
+        reads=tuple(decoder.reads),
+        writes=tuple(decoder.writes),
     )
 
 

@@ -259,7 +259,7 @@ class _Scope:
     def __init__(self, parent: _Scope | None) -> None:
         self.parent = parent
         self.registers: dict[str, Reg] = {}
-        self.families: dict[str, tuple[int, str]] = {}
+        self.families: dict[str, tuple[int, str, int]] = {}  # prefix -> (how many, type, number of the declaration)
         self.labels: dict[str, int] = {}
         self.variables: dict[str, str] = {}  # local name -> unique name in the entry
 
@@ -420,6 +420,8 @@ class _Parser:
         scope: _Scope | None = None
         pending: list[tuple[Label, _Scope, int]] = []
         entry.registers = {1: 0, 16: 0, 32: 0, 64: 0, 128: 0}
+        self.made: list[tuple[tuple[int, int], Reg]] = []
+        self.declared = 0
         self.location = None
         while True:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
@@ -469,6 +471,7 @@ class _Parser:
             label.pc = s.labels[label.name]
         for pc, ins in enumerate(entry.code):
             ins.pc = pc
+        self.number_registers(entry)
         return at
 
     def declaration(self, entry: Entry, scope: _Scope, statement: str, at: int) -> None:
@@ -478,9 +481,10 @@ class _Parser:
                 raise self.error("cannot read this register declaration", at)
             for name in (x.strip() for x in m[3].split(",")):
                 if f := _REGISTER_FAMILY.fullmatch(name):
-                    scope.families[f[1]] = (int(f[2]), m[2])
+                    scope.families[f[1]] = (int(f[2]), m[2], self.declared)
                 else:
-                    scope.registers[name] = self.new_register(entry, name, m[2])
+                    scope.registers[name] = self.new_register(name, m[2])
+                self.declared += 1
         elif statement.startswith((".pragma", ".branchtargets", ".callprototype", ".calltargets")):
             pass
         else:
@@ -492,14 +496,20 @@ class _Parser:
             v.name = unique
             entry.variables[unique] = v
 
-    @staticmethod
-    def new_register(entry: Entry, name: str, type_: str) -> Reg:
+    def new_register(self, name: str, type_: str, order: tuple[int, int] | None = None) -> Reg:
+        """A register of the present body. order: (number of its declaration, number in its family)."""
         bits = max(TYPE_BITS[type_], 16) if type_ != "pred" else 1
-        slot = entry.registers[bits]
-        entry.registers[bits] = slot + 1
-        return Reg(name, type_, bits, slot)
+        made = Reg(name, type_, bits, -1)
+        self.made.append((order or (self.declared, 0), made))
+        return made
 
-    def register(self, entry: Entry, scope: _Scope, name: str) -> Reg | None:
+    def number_registers(self, entry: Entry) -> None:
+        """Slots for the registers that are used, families in order: what an unrolled loop takes lies side by side."""
+        for _, register in sorted(self.made, key=lambda x: x[0]):
+            register.slot = entry.registers[register.bits]
+            entry.registers[register.bits] += 1
+
+    def register(self, scope: _Scope, name: str) -> Reg | None:
         """The register of that name in the innermost scope that declares it."""
         s: _Scope | None = scope
         while s is not None:
@@ -510,7 +520,8 @@ class _Parser:
                 prefix = name.rstrip("0123456789")
                 family = s.families.get(prefix)
                 if family is not None and prefix != name and int(name[len(prefix) :]) < family[0]:
-                    found = s.registers[name] = self.new_register(entry, name, family[1])
+                    order = (family[2], int(name[len(prefix) :]))
+                    found = s.registers[name] = self.new_register(name, family[1], order)
                     return found
             s = s.parent
         return None
@@ -522,7 +533,7 @@ class _Parser:
         negated, guard_name, opcode, rest = m.groups()
         guard = None
         if guard_name is not None:
-            guard = self.register(entry, scope, guard_name)
+            guard = self.register(scope, guard_name)
             if guard is None or guard.bits != 1:
                 raise self.error(f"{guard_name} is no predicate", at)
         branch = opcode == "bra" or opcode.startswith("bra.")
@@ -541,7 +552,7 @@ class _Parser:
         entry.code.append(ins)
 
     def operand(self, entry: Entry, scope: _Scope, text: str, at: int) -> Operand:
-        found = self.register(entry, scope, text)
+        found = self.register(scope, text)
         if found is not None:
             return found
         c = text[0]

@@ -8,7 +8,8 @@ first used and kept.
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,16 +64,56 @@ class RegisterFiles:
         self.typed = {name: _typed(self.raw[bits], dtype, form, bits) for name, (bits, dtype, form) in FORMS.items()}
 
 
+class Rows:
+    """Many registers of a file in the place of one: `view.u32[rows]` has an axis more, in front.
+
+    In even steps (step > 0) that is a view. Else it is only to be read: the same register for all (step 0), again a
+    view, or a copy by an index array (step -1).
+    """
+
+    __slots__ = ("count", "index", "step")
+
+    count: int
+    index: slice | np.ndarray
+    step: int
+    _known: ClassVar[dict[tuple[int, ...], Rows]] = {}
+
+    @classmethod
+    def of(cls, slots: tuple[int, ...]) -> Rows:
+        """The rows of these slots, in this order; equal ones are the same object."""
+        found = cls._known.get(slots)
+        if found is None:
+            found = cls._known[slots] = cls()
+            first, found.count = slots[0], len(slots)
+            steps = {b - a for a, b in itertools.pairwise(slots)}
+            found.step = steps.pop() if len(steps) == 1 else -1
+            if found.step > 0:
+                found.index = slice(first, slots[-1] + 1, found.step)
+            elif found.step == 0:
+                found.index = slice(first, first + 1)
+            else:
+                found.step, found.index = -1, np.array(slots)
+        return found
+
+
 class Views(dict):
-    """slot -> array of one bundle; made on first use."""
+    """slot (or Rows) -> array of one bundle; made on first use."""
 
     __slots__ = ("array", "rect")
 
     def __init__(self, array: np.ndarray, rect: Rect) -> None:
         self.array, self.rect = array, rect
 
-    def __missing__(self, slot: int) -> np.ndarray:
-        view = self[slot] = self.array[(slot, *self.rect)]
+    def __missing__(self, slot: int | Rows) -> np.ndarray:
+        if isinstance(slot, int):
+            view = self[slot] = self.array[(slot, *self.rect)]
+            return view
+        view = self.array[(slot.index, *self.rect)]
+        if slot.step < 0:
+            return view  # what is there now, and therefore not kept
+        if slot.step == 0:
+            view = np.broadcast_to(view, (slot.count, *view.shape[1:]))
+        self[slot] = view
         return view
 
 

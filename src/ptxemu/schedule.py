@@ -10,6 +10,7 @@ order of warps open; two schedules use that freedom: "fair" and "adversarial" (s
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
@@ -57,12 +58,15 @@ class Bundle:
     that cannot go on.
     """
 
-    __slots__ = ("divergent", "held", "pcs", "polled", "queued", "running", "warps")
+    __slots__ = ("divergent", "held", "number", "pcs", "polled", "queued", "running", "warps")
+
+    numbers = itertools.count()
 
     def __init__(
         self, warps: Warps, pcs: tuple[int, ...], divergent: bool, held: dict[int, Wait] | None = None
     ) -> None:
         self.warps, self.pcs, self.divergent = warps, pcs, divergent
+        self.number = next(Bundle.numbers)  # in order of creation: what is sorted by it repeats from run to run
         self.held: dict[int, Wait] = dict(held or {})
         self.polled = -1  # the last tick in which it looked at somebody else's state in vain
         self.queued = False
@@ -191,7 +195,7 @@ class Scheduler:
             return bundles
         groups: dict[tuple, list[Bundle]] = {}
         for b in bundles:
-            groups.setdefault((b.pcs, b.divergent, id(b) if b.held else 0), []).append(b)
+            groups.setdefault((b.pcs, b.divergent, b.number if b.held else -1), []).append(b)
         out = []
         for (pcs, divergent, _), group in sorted(groups.items(), key=lambda g: g[0]):
             if len(group) == 1:
@@ -311,7 +315,9 @@ class Scheduler:
                 return self.block(b, w, block.end, blocked)
             return self.advance(b, w, block.end + 1)
         except Exception as error:
-            at = block.end if run is None else block.start + runs.index(run)
+            at = block.end
+            if run is not None:
+                at = block.start + runs.index(run) if b.divergent else block.places[runs.index(run)]
             ins = self.program.ops[min(at, len(self.program.ops) - 1)].ins
             if isinstance(error, EmulationError):
                 if error.where or isinstance(error, DeadlockError):

@@ -125,6 +125,7 @@ class Decode:
     program: Program
     name: str
     writes: list[tuple[int, int]] = field(default_factory=list)  # (bits, slot) of every destination
+    reads: list[tuple[int, int]] = field(default_factory=list)  # (bits, slot) of every source that is a register
     members: int | None = None  # slot of a membermask, for instructions registered with converge=True
 
     @property
@@ -143,6 +144,7 @@ class Decode:
             case ptx.Reg():
                 if operand.bits != bits:
                     raise self.unsupported(f"{operand.name} has {operand.bits} bits where {bits} are read")
+                self.reads.append((bits, operand.slot))
                 return operand.slot
             case ptx.Imm():
                 return self.program.constant(bits, ("literal", literal_bits(operand, view)))
@@ -180,6 +182,7 @@ class Decode:
         if isinstance(base, ptx.Reg):
             if base.bits not in (32, 64):
                 raise self.unsupported(f"an address in {base.bits} bits")
+            self.reads.append((base.bits, base.slot))
             return f"u{base.bits}", base.slot, operand.offset
         return "u64", self.read(base, "u64"), operand.offset
 
