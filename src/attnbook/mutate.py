@@ -12,6 +12,9 @@ from pathlib import Path
 
 _TRY_WAIT = re.compile(r"mbarrier\.try_wait\.\S+\s+(?P<pred>[%\w]+)\s*,[^;]*;")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+_BAR = re.compile(r"\bbar\.sync\s+0;")
+_STORE_P = re.compile(r"tcgen05\.st\.sync\.aligned\.32x32b\.x4\.b32\s*\[(?P<at>%\w+)\][^;]*;")
+_MMA_OF_P = re.compile(r"tcgen05\.mma\.[\w:.]+\s*\[%\w+\],\s*\[(?P<at>%\w+)\][^;]*;")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]+)"')
 _WAIT_CALL = re.compile(r"mbarrier_wait\(\s*(\w+)")
 
@@ -35,6 +38,41 @@ def drop_wait(barrier: str) -> Callable[[str], str]:
             passes = f"setp.eq.u32 {match['pred']}, 0, 0;"  # what try_wait would say if the phase were always complete
             ptx = ptx[: match.start()] + passes + ptx[match.end() :]
         return ptx
+
+    return edit
+
+
+def drop_sync(number: int) -> Callable[[str], str]:
+    """An edit that takes out one barrier of the whole CTA (`bar.sync 0`), by its place in the text, from 0."""
+
+    def edit(ptx: str) -> str:
+        found = list(_BAR.finditer(ptx))
+        if not 0 <= number < len(found):
+            raise ValueError(
+                f"number = {number}: this kernel has {len(found)} barriers of the CTA, 0 to {len(found) - 1}"
+            )
+        return ptx[: found[number].start()] + ptx[found[number].end() :]
+
+    return edit
+
+
+def move_p(columns: int) -> Callable[[str], str]:
+    """An edit that puts P so many columns of tensor memory further: where it is stored, and where P V reads it.
+
+    For stages that store P four columns at a time. ValueError for another kernel.
+    """
+
+    def edit(ptx: str) -> str:
+        for pattern in (_STORE_P, _MMA_OF_P):
+            if not pattern.search(ptx):
+                raise ValueError("this kernel has no P in tensor memory that is stored four columns at a time")
+            ptx = pattern.sub(_moved, ptx)
+        return ptx
+
+    def _moved(match: re.Match[str]) -> str:
+        at = match["at"]
+        there = match[0].replace(f"[{at}]", "[moved]")
+        return f"{{ .reg .b32 moved; add.s32 moved, {at}, {columns}; {there} }}"
 
     return edit
 

@@ -10,7 +10,7 @@ import pytest
 
 from attnbook import figures
 from attnbook.chips import B200, CHIPS, FA4_FORWARD, H200, human_bytes
-from attnbook.figures import budget, layouts, listings, mix, style
+from attnbook.figures import budget, layouts, listings, mix, order, style, traffic
 from attnbook.figures.stages import mma_operands
 from attnbook.figures.svg import Svg, caption_html, inline
 from attnbook.figures.traces import captured_mmas, stage_run
@@ -38,6 +38,8 @@ STATIC = {
     "grid_map": lambda: figures.grid_map(1),
     "grid_map_large": lambda: figures.grid_map(1, 2, 8, 8192),
     "instruction_mix": lambda: figures.instruction_mix(stage_run(1)),
+    "shared_traffic": lambda: figures.shared_traffic(1, 2),
+    "exp_order": lambda: figures.exp_order(1, 2),
     "timeline_still": lambda: figures.timeline_still(stage_run(1).trace, caption="Two tiles."),
 }
 
@@ -470,3 +472,21 @@ def test_instruction_mix_loses_nothing():
 )
 def test_pipes(opcode, pipe):
     assert mix.pipe_of(opcode) == pipe
+
+
+def test_shared_traffic_is_what_the_budget_counts():
+    for stage in (1, 2):
+        trips = traffic.shared_trips(stage)
+        clocks = budget.lane_totals(budget.stage_costs(stage))[budget.SMEM]
+        assert sum(t.bytes for t in trips) == clocks * B200.smem_bytes_per_clk
+    assert "64 KiB of it P" in figures.shared_traffic(1, 2).desc
+
+
+def test_the_order_of_the_exponentials_is_read_off_the_machine_code():
+    """Stage 1 loads ahead; stage 2, which stores where it loads from, does not. All take 128 exponentials."""
+    one, two = (order.exp_pass(stage) for stage in (1, 2))
+    assert (one.under_way, one.load_is_early) == (2, 15)
+    assert (two.under_way, two.load_is_early) == (1, 0)
+    for p in (one, two):
+        assert p.opcodes.count("MUFU.EX2") == 128 and p.opcodes[0] == "LDTM.x8"
+        assert list(p.loads) == sorted(p.loads) and list(p.stores) == sorted(p.stores)

@@ -58,6 +58,8 @@ def everything() -> list[str]:
         figures.grid_map(1, 2, 4, 4096),
         figures.instruction_mix(run),
         figures.timeline_still(run.trace),
+        figures.shared_traffic(1, 2),
+        figures.exp_order(1, 2),
     ]
     out = [figure.html() for figure in (*drawn, figures.listing(1), figures.diff(1, 2), figures.diff(2, 3))]
     for widget in (
@@ -68,6 +70,8 @@ def everything() -> list[str]:
         widgets.canonical_layout(),
         widgets.bank_conflicts(),
         widgets.online_softmax(),
+        widgets.tmem_overlay(),
+        widgets.canonical_layout(3),
     ):
         shape = [len(c["options"]) for c in widget.controls]
         w, h = widget.size

@@ -31,6 +31,8 @@ _WHERE = {
     "diff": "listings",
     "instruction_mix": "mix",
     "timeline_still": "still",
+    "shared_traffic": "traffic",
+    "exp_order": "order",
     "tma_boxes": "boxes",
     "captured_boxes": "boxes",
     "operand_offset": "layouts",

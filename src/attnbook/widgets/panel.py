@@ -141,6 +141,7 @@ def recorded(stage: Any, settings: Mapping[str, Sequence[Any]]) -> RunPanel:
         results.append(
             {"svg": svg.svg(), "text": step_html(text), "timeline": timelines.setdefault(events, len(timelines))}
         )
+    shown = [c for c in controls if len(c.options) > 1]  # what has one setting only is no control
     return RunPanel(
         name="run_panel",
         title=f"Stage {stage_number(stage)} with other settings",
@@ -150,10 +151,10 @@ def recorded(stage: Any, settings: Mapping[str, Sequence[Any]]) -> RunPanel:
             "Open the chapter in JupyterLab to run any other. The timeline shows CTA 0; its axis is order, not time.",
             "emulated",
         ),
-        controls=[c.state() for c in controls],
+        controls=[c.state() for c in shown],
         results=results,
         timelines=[json.loads(t) for t in timelines],
-        values=[1 if len(settings["seqlen"]) > 1 else 0, 0, 0, 0],
+        values=[int(c.name == "seqlen") for c in shown],
     )
 
 

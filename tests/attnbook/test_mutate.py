@@ -1,0 +1,38 @@
+"""Edits of a compiled kernel's PTX: each changes what it says, and what it changes is noticed."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import attnbook
+import ptxemu
+from attnbook import mutate
+
+
+def outcome(stage, edit, **options):
+    try:
+        return attnbook.run(stage, seqlen=256, seed=3, ptx_edit=edit, **options).verdict.ok
+    except ptxemu.EmulationError:
+        return False
+
+
+def test_p_moved_by_nothing_is_right_and_over_unread_scores_is_not():
+    assert outcome("p_in_tmem", mutate.move_p(0))
+    assert not outcome("p_in_tmem", mutate.move_p(64))
+
+
+def test_only_p_in_tmem_can_be_moved():
+    with pytest.raises(ValueError, match="no P in tensor memory"):
+        mutate.move_p(64)(attnbook.compile("baseline").ptx)
+
+
+def test_the_sync_before_pv_is_needed():
+    seeds = range(8)
+    assert not all(
+        outcome("p_in_tmem", mutate.drop_sync(1), schedule="adversarial", schedule_seed=seed) for seed in seeds
+    )
+
+
+def test_a_sync_that_is_not_there():
+    with pytest.raises(ValueError, match=r"number = 3.*3 barriers"):
+        mutate.drop_sync(3)(attnbook.compile("p_in_tmem").ptx)
