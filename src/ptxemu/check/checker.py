@@ -105,10 +105,18 @@ class Checker(Edges):
         return SOME
 
     def generic(
-        self, w: Warps, shadow: Shadow, cells: np.ndarray, ins: ptx.Instr, what: str, write: bool, strong: bool = False
+        self,
+        w: Warps,
+        shadow: Shadow | None,
+        cells: np.ndarray,
+        ins: ptx.Instr,
+        what: str,
+        write: bool,
+        strong: bool = False,
+        aside: list[tuple[Any, ...]] | None = None,
     ) -> None:
         """An access of a bundle through the generic proxy. cells: (warps, CTAs, 32, k), flat in the shadow. strong: PTX
-        ISA 8.4, it does not race with another strong one.
+        ISA 8.4, it does not race with another strong one. Without a shadow the read is only put aside.
         """
         clocks, records = self.clocks, self.records
         nw, nc, _ = w.shape
@@ -135,6 +143,10 @@ class Checker(Edges):
             return
         ids = record[whose]
         maker.cells, maker.lanes, maker.records = flat, lanes, ids
+        if shadow is None:
+            assert aside is not None
+            aside.append((flat, ids))
+            return
         bases = base.reshape(-1)[whose]
         last = shadow.last.reshape(-1)
         old = last[flat]

@@ -114,13 +114,13 @@ class Clocks:
         """A warp arrives at something that keeps its knowledge in `into`. relaxed: no release (PTX ISA 8.8)."""
         told = self.tell(cta, warp, view)
         if relaxed:
-            np.maximum(into[X], told[B], into[X])
-            np.maximum(into[I], told[I], into[I])
+            np.maximum(into[X], told[B], out=into[X])
+            np.maximum(into[I], told[I], out=into[I])
         else:
-            np.maximum(into, told, into)
-            np.maximum(into[X], told[V], into[X])
-            np.maximum(into[X], told[B], into[X])
-        np.maximum(into[E], told[V], into[E])
+            np.maximum(into, told, out=into)
+            np.maximum(into[X], told[V], out=into[X])
+            np.maximum(into[X], told[B], out=into[X])
+        np.maximum(into[E], told[V], out=into[E])
         self.step(cta, warp, view)
 
     def acquire(self, cta: int, warp: int, view: int, known: Table, relaxed: bool = False) -> None:
@@ -129,9 +129,9 @@ class Clocks:
         mine = self.know[cta, warp] if view == FULL else self.know[cta, warp, SOME:]
         if relaxed:
             for row in (X, I, E):
-                np.maximum(mine[:, row], known[row], mine[:, row])
+                np.maximum(mine[:, row], known[row], out=mine[:, row])
         else:
-            np.maximum(mine, known, mine)
+            np.maximum(mine, known, out=mine)
         self._show(cta, warp)
 
     def join_lanes(self, cta: int, warp: int) -> None:
@@ -145,8 +145,8 @@ class Clocks:
         mine = self.know[cta, warp]
         for row in rows:
             if view == FULL:
-                np.maximum(mine[FULL, row], mine[FULL, V], mine[FULL, row])
-            np.maximum(mine[SOME, row], mine[SOME, V], mine[SOME, row])
+                np.maximum(mine[FULL, row], mine[FULL, V], out=mine[FULL, row])
+            np.maximum(mine[SOME, row], mine[SOME, V], out=mine[SOME, row])
         self.step(cta, warp, view)
 
     def before_sync(self, cta: int, warp: int, view: int) -> None:
@@ -157,12 +157,12 @@ class Clocks:
     def after_sync(self, cta: int, warp: int, view: int) -> None:
         """tcgen05.fence::after_thread_sync."""
         mine = self.know[cta, warp] if view == FULL else self.know[cta, warp, SOME:]
-        np.maximum(mine[:, T], mine[:, X], mine[:, T])
+        np.maximum(mine[:, T], mine[:, X], out=mine[:, T])
 
     def init_fence(self, cta: int, warp: int, view: int) -> None:
         """fence.mbarrier_init: objects initialised so far."""
         mine = self.know[cta, warp] if view == FULL else self.know[cta, warp, SOME:]
-        np.maximum(mine[:, I], mine[:, V], mine[:, I])
+        np.maximum(mine[:, I], mine[:, V], out=mine[:, I])
         self.step(cta, warp, view)
 
     def done(self, cta: int, warp: int, view: int, component: int, count: int) -> None:

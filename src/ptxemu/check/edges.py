@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import ptx
 from ..agents import AsyncOp
 from ..isa.descriptors import SmemDescriptor, chunk_indices
 from ..isa.swizzle import Swizzle
 from ..isa.tmabox import _chunks
+from . import report
 from .clocks import FULL, SOME, Clocks, E, Table, V, X
 from .phases import Phases
 from .records import BULK, TENSOR, WGMMA, Maker, Records
@@ -65,6 +67,8 @@ class Edges:
         self.products: dict[tuple[int, int], list[Table]] = {}  # what warps knew that have issued a wgmma
         self.loads: dict[tuple[int, int], dict[int, int]] = {}  # number of a tcgen05.ld -> that of its registers ...
         self.held: dict[tuple[int, int], dict[int, int]] = {}  # ... which nobody has read; register -> number of the ld
+        self.groups: dict[tuple[int, int], list[int]] = {}  # products of a warp that its wgmma groups end with
+        self.under_way: dict[tuple[int, int], dict[int, tuple[int, bool, ptx.Instr]]] = {}  # registers of products
         self.seen: dict[tuple[int, int], int] = {}  # tcgen05.ld up to this one are done, or have been read from
 
     def finish(self) -> None:
@@ -323,6 +327,51 @@ class Edges:
     def consumed(self, maker: Maker, record: int) -> bool:
         """Whether registers of this tcgen05.ld had been read."""
         return self.seen.get(maker.warps[0][:2], 0) >= int(self.records.clock[record])
+
+    # ----------------------------------------------------------------------------------------------- registers of wgmma
+
+    def product_issued(
+        self, cta: int, warp: int, results: tuple[int, ...], sources: tuple[int, ...], ins: ptx.Instr
+    ) -> None:
+        """A warp issues a wgmma: it reads `sources` and writes `results` until it is waited for."""
+        group = self.products.setdefault((cta, warp // 4), [])
+        group.append(self.clocks.tell(cta, warp, FULL))
+        n = self.count(("products of", cta, warp))
+        registers = self.under_way.setdefault((cta, warp), {})
+        for r in sources:
+            if r not in registers or not registers[r][1]:
+                registers[r] = n, False, ins
+        for r in results:
+            registers[r] = n, True, ins
+        self.clocks.step(cta, warp, FULL)
+
+    def products_committed(self, cta: int, warp: int) -> None:
+        """wgmma.commit_group."""
+        self.groups.setdefault((cta, warp), []).append(self.counts.get(("products of", cta, warp), 0))
+
+    def products_done(self, cta: int, warp: int, left: int) -> None:
+        """wgmma.wait_group: all but the `left` latest groups are done."""
+        groups = self.groups.get((cta, warp), [])
+        if len(groups) <= left:
+            return
+        done = groups[len(groups) - left - 1]
+        component = self.clocks.component(cta, ("wgmma", self.machine.rank(cta), warp // 4))
+        self.clocks.done(cta, warp, FULL, component, done)
+        registers = self.under_way.get((cta, warp), {})
+        left_over = {r: x for r, x in registers.items() if x[0] > done}
+        if left_over:
+            self.under_way[cta, warp] = left_over
+        else:
+            self.under_way.pop((cta, warp), None)
+
+    def registers_touched(self, w: Warps, touched: tuple[tuple[int, bool], ...], ins: ptx.Instr) -> None:
+        """An instruction reads (True) or writes registers of products; not allowed while those are under way."""
+        for cta, warp, _ in w.each_warp():
+            registers = self.under_way.get((cta, warp))
+            for r, reads in touched if registers else ():
+                found = registers.get(r)  # type: ignore[union-attr]
+                if found is not None and (found[1] or not reads):
+                    self.say(report.register(self, cta, warp, found[2], found[1], ins, reads, r), ins)  # type: ignore
 
     # -------------------------------------------------------------------------------------------------- strong accesses
 

@@ -110,4 +110,4 @@ class GlobalShadow:
         g = self.granule
         first = (address.astype(np.int64) - self.base(a)) // g
         cells = first[..., None] + np.arange(-(-size // g))
-        self.check.generic(w, shadow, cells, ins, what, write, strong)
+        self.check.generic(w, shadow, cells, ins, what, write, strong, self.early.get(a.address))

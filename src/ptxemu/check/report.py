@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import ptx
 from ..findings import Access, Finding
 from .clocks import SOME, E, Table, V, X
 from .records import BULK, GENERIC, PROXY, TENSOR, TMEM, WGMMA, Maker
@@ -172,4 +173,26 @@ def explain(
         "a barrier or mbarrier",
         f"Nothing orders this {one} before that {two}: no barrier, and no arrive that is waited for",
         False,
+    )
+
+
+def register(
+    check: Any, cta: int, warp: int, product: ptx.Instr, result: bool, ins: ptx.Instr, reads: bool, slot: int
+) -> Finding:
+    """A register of a wgmma that is touched before wgmma.wait_group."""
+
+    def side(what: str, at: ptx.Instr, write: bool, proxy: str) -> Access:
+        source = str(at.source) if at.source else None
+        return Access(what, check.machine.linear(cta), warp, None, at.line, source, "register", (slot,), write, proxy,
+                      "a register")  # fmt: skip
+
+    first = side("wgmma.mma_async", product, result, "async")
+    second = side(ins.opcode.split(".")[0], ins, not reads, "generic")
+    role, verb = ("the accumulator" if result else "A"), ("reads" if reads else "writes")
+    return Finding(
+        "register",
+        f"{second} {verb} a register of {role} of {first} before a wgmma.wait_group has waited for it",
+        first,
+        second,
+        "wgmma.wait_group",
     )

@@ -497,6 +497,55 @@ def alloc(d: Decode, semantics: Run) -> Run:
 # ------------------------------------------------------------------------------------------------------------ registers
 
 
+@wraps("wgmma.mma_async.sync.aligned")
+def product(d: Decode, semantics: Run) -> Run:
+    """PTX ISA 9.7.15 "wgmma.mma_async": asynchronous, in the async proxy; what the four warps know decides. Registers
+    of the accumulator, and of A, must not be touched before wgmma.wait_group.
+    """
+    results = tuple(x.slot for x in d.items(d.ops[0]) if isinstance(x, ptx.Reg))
+    sources = (
+        tuple(x.slot for x in d.items(d.ops[1]) if isinstance(x, ptx.Reg)) if isinstance(d.ops[1], ptx.Vec) else ()
+    )
+
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        for cta, warp, _ in w.each_warp():
+            check.product_issued(cta, warp, results, sources, d.ins)
+        return semantics(w)
+
+    return run
+
+
+@wraps("wgmma.commit_group.sync.aligned")
+def product_commit(d: Decode, semantics: Run) -> Run:
+    def run(w: Any) -> Any:
+        for cta, warp, _ in w.each_warp():
+            w.machine.check.products_committed(cta, warp)
+        return semantics(w)
+
+    return run
+
+
+@wraps("wgmma.wait_group.sync.aligned")
+def product_wait(d: Decode, semantics: Run) -> Run:
+    """All but the latest N groups of the warp are done."""
+    limit = d.ops[0]
+    n = int(limit.value) if isinstance(limit, ptx.Imm) else 0
+
+    def run(w: Any) -> Any:
+        blocked = semantics(w)
+        again = {(x.cta, x.warp) for x in blocked or ()}
+        for cta, warp, _ in w.each_warp():
+            if (cta, warp) not in again:
+                w.machine.check.products_done(cta, warp, n)
+        return blocked
+
+    return run
+
+
+# ----------------------------------------------------------------------------------------------------------- registers
+
+
 def registers_in(operands: Iterable[ptx.Operand]) -> set[tuple[int, int]]:
     """(bits, slot) of every register in these operands."""
     found: set[tuple[int, int]] = set()
@@ -516,19 +565,31 @@ def registers_in(operands: Iterable[ptx.Operand]) -> set[tuple[int, int]]:
 
 
 def link(program: Program) -> None:
-    """When all is decoded: instructions that read registers which a tcgen05.ld writes tell the checker so."""
+    """When all is decoded: instructions that touch registers of a tcgen05.ld or a wgmma tell the checker so."""
     loaded: set[tuple[int, int]] = set()
+    multiplied: set[tuple[int, int]] = set()
     for op in program.ops:
         if op.ins.opcode.startswith("tcgen05.ld"):
             loaded |= registers_in(op.ins.operands[:1])
-    if not loaded:
-        return
+        elif op.ins.opcode.startswith("wgmma.mma_async"):
+            multiplied |= registers_in(op.ins.operands[:2])
     for op in program.ops:
-        if not op.ins.opcode.startswith("tcgen05.ld"):
-            first = 0 if op.ins.opcode.startswith(("st", "red", "tcgen05", "mbarrier", "cp", "bar", "wgmma")) else 1
+        opcode = op.ins.opcode
+        if loaded and not opcode.startswith("tcgen05.ld"):
+            first = 0 if opcode.startswith(NO_RESULT) else 1
             mine = tuple(slot for bits, slot in registers_in(op.ins.operands[first:]) & loaded if bits == 32)
             if mine:
                 op.full, op.masked = _reads(op.full, mine), _reads(op.masked, mine)
+        if multiplied and not opcode.startswith("wgmma"):
+            first = 0 if opcode.startswith(NO_RESULT) else 1
+            reads, all_of_them = registers_in(op.ins.operands[first:]), registers_in(op.ins.operands)
+            touched = tuple((slot, (bits, slot) in reads) for bits, slot in all_of_them & multiplied if bits == 32)
+            if touched:
+                op.full = _touches(op.full, touched, op.ins)
+                op.masked = _touches(op.masked, touched, op.ins)
+
+
+NO_RESULT = ("st", "red", "tcgen05", "mbarrier", "cp", "bar", "wgmma")  # their first operand is none
 
 
 def _reads(semantics: Run, registers: tuple[int, ...]) -> Run:
@@ -536,6 +597,16 @@ def _reads(semantics: Run, registers: tuple[int, ...]) -> Run:
         check = w.machine.check
         if check.held:
             check.registers_read(w, registers)
+        return semantics(w)
+
+    return run
+
+
+def _touches(semantics: Run, registers: tuple[tuple[int, bool], ...], ins: ptx.Instr) -> Run:
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        if check.under_way:
+            check.registers_touched(w, registers, ins)
         return semantics(w)
 
     return run
