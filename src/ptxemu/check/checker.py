@@ -114,9 +114,12 @@ class Checker(Edges):
         write: bool,
         strong: bool = False,
         aside: list[tuple[Any, ...]] | None = None,
+        later: tuple[np.ndarray, np.ndarray, str] | None = None,
     ) -> None:
-        """An access of a bundle through the generic proxy. cells: (warps, CTAs, 32, k), flat in the shadow. strong: PTX
-        ISA 8.4, it does not race with another strong one. Without a shadow the read is only put aside.
+        """An access of a bundle through the generic proxy. cells: (warps, CTAs, 32, k), flat in the shadow.
+
+        strong: PTX ISA 8.4, it does not race with another strong one. aside: where a read is put if there is no shadow.
+        later: of an asynchronous access, (components, clocks, what ends it), each for every warp.
         """
         clocks, records = self.clocks, self.records
         nw, nc, _ = w.shape
@@ -126,12 +129,15 @@ class Checker(Edges):
         numbers = (np.arange(nw) + w0)[:, None]
         maker = Maker(0, ins, what, [(c0 + j * step, w0 + i, None) for i in range(nw) for j in range(nc)], write)
         cluster = np.broadcast_to(ctas // clocks.cluster_size, (nw, nc)).ravel()
-        first = records.add(maker, nw * nc, GENERIC, cluster, strong)
+        stamp = np.array(self.strong.now)[cluster] if shadow is not self.shared else 0
+        first = records.add(maker, nw * nc, GENERIC, cluster, strong, stamp)
         record = np.arange(first, first + nw * nc, dtype=np.int32)
         component = ctas % clocks.cluster_size * clocks.warps + numbers + np.where(views == FULL, 0, clocks.fixed)
         now = clocks.now[ctas, numbers, views]
         records.component[record] = records.by[record] = component.ravel()
         records.clock[record] = records.at[record] = now.ravel()
+        if later is not None:
+            records.component[record], records.clock[record], maker.ends = later[0].ravel(), later[1].ravel(), later[2]
         base = ((ctas * clocks.warps + numbers) * 2 + views) * (ROWS * clocks.width)
         shape = (nw, nc, 32, cells.shape[-1])
         cells = np.broadcast_to(cells, shape)

@@ -17,6 +17,7 @@ from .clocks import FULL, SOME, Clocks, E, Table, V, X
 from .phases import Phases
 from .records import BULK, TENSOR, WGMMA, Maker, Records
 from .shadow import Shadow
+from .strong import Strong
 
 if TYPE_CHECKING:
     from ..isa.tensormap import TensorMap
@@ -57,6 +58,7 @@ class Edges:
 
     def start_edges(self) -> None:
         self.phases = Phases(self)
+        self.strong = Strong(self)
         self.bundle: Warps | None = None  # the one that executes an instruction of an asynchronous unit
         self.twins: dict[tuple[int, int], set[Any]] = {}  # by warp, for that instruction
         self.bar_waits = True  # bar.sync rather than bar.arrive
@@ -67,6 +69,7 @@ class Edges:
         self.products: dict[tuple[int, int], list[Table]] = {}  # what warps knew that have issued a wgmma
         self.loads: dict[tuple[int, int], dict[int, int]] = {}  # number of a tcgen05.ld -> that of its registers ...
         self.held: dict[tuple[int, int], dict[int, int]] = {}  # ... which nobody has read; register -> number of the ld
+        self.copies: dict[tuple[int, int], list[int]] = {}  # cp.async of a warp that its groups end with
         self.groups: dict[tuple[int, int], list[int]] = {}  # products of a warp that its wgmma groups end with
         self.under_way: dict[tuple[int, int], dict[int, tuple[int, bool, ptx.Instr]]] = {}  # registers of products
         self.seen: dict[tuple[int, int], int] = {}  # tcgen05.ld up to this one are done, or have been read from
@@ -150,7 +153,7 @@ class Edges:
         """An operation is asked for: what its thread knows now, it knows."""
         clocks, cta, ins = self.clocks, op.cta, op.ins
         parent = self.machine.agents.current
-        if ins is None:
+        if ins is None or op.warp < 0:  # the latter have been noted when they were issued
             return
         if parent is not None and parent.note is not None:  # the second half of a bulk store
             before: Note = parent.note
@@ -372,14 +375,3 @@ class Edges:
                 found = registers.get(r)  # type: ignore[union-attr]
                 if found is not None and (found[1] or not reads):
                     self.say(report.register(self, cta, warp, found[2], found[1], ins, reads, r), ins)  # type: ignore
-
-    # -------------------------------------------------------------------------------------------------- strong accesses
-
-    def before_strong(self, w: Any, address: Any, shared: bool, write: bool, releases: bool, scope: str) -> None:
-        return
-
-    def after_strong(self, w: Any, address: Any, shared: bool, acquires: bool, scope: str) -> None:
-        return
-
-    def fence(self, cta: int, warp: int, view: int) -> None:
-        return

@@ -51,7 +51,11 @@ class GlobalShadow:
 
     def ordered(self, shadow: Shadow, old: int, new: int) -> bool:
         """Whether synchronisation between clusters orders two accesses of different ones."""
-        return False
+        r = self.check.records
+        one, two = int(r.cluster[old]), int(r.cluster[new])
+        if shadow is self.check.shared or one == two or r.clock[old] != r.at[old]:
+            return False
+        return bool(self.check.strong.ordered(one, int(r.stamp[old]), two))
 
     def tensor(self, tensor: TensorMap, coords: list[int], write: bool) -> None:
         """The part of a tensor copy's box that lies in global memory."""
@@ -91,7 +95,17 @@ class GlobalShadow:
         else:
             self.check.access(shadow, cells, number, known, write)
 
-    def generic(self, w: Warps, address: np.ndarray, size: int, ins: Any, what: str, write: bool, strong: bool) -> None:
+    def generic(
+        self,
+        w: Warps,
+        address: np.ndarray,
+        size: int,
+        ins: Any,
+        what: str,
+        write: bool,
+        strong: bool,
+        later: tuple[np.ndarray, np.ndarray, str] | None = None,
+    ) -> None:
         """An access of a bundle. address: uint64, (warps, CTAs, 32)."""
         m = self.check.machine
         some = address if w.mask is None else address[w.mask]
@@ -110,4 +124,4 @@ class GlobalShadow:
         g = self.granule
         first = (address.astype(np.int64) - self.base(a)) // g
         cells = first[..., None] + np.arange(-(-size // g))
-        self.check.generic(w, shadow, cells, ins, what, write, strong, self.early.get(a.address))
+        self.check.generic(w, shadow, cells, ins, what, write, strong, self.early.get(a.address), later)

@@ -47,13 +47,14 @@ class Records:
         self.kind = np.zeros(4096, np.int8)
         self.strong = np.zeros(4096, np.bool_)
         self.cluster = np.zeros(4096, np.int32)
+        self.stamp = np.zeros(4096, np.int32)  # releases of the cluster by then, for other clusters
 
-    def add(self, maker: Maker, n: int, kind: int, cluster: Any, strong: bool = False) -> int:
+    def add(self, maker: Maker, n: int, kind: int, cluster: Any, strong: bool = False, stamp: Any = 0) -> int:
         """n new records; the first number. Their epochs are the caller's to fill in."""
         first, self.count = self.count, self.count + n
         if self.count > len(self.kind):
             size = 2 * self.count
-            for name in ("component", "clock", "by", "at", "kind", "strong", "cluster"):
+            for name in ("component", "clock", "by", "at", "kind", "strong", "cluster", "stamp"):
                 old = getattr(self, name)
                 wide = np.zeros(size, old.dtype)
                 wide[: len(old)] = old
@@ -63,6 +64,7 @@ class Records:
         self.kind[first : self.count] = kind
         self.strong[first : self.count] = strong
         self.cluster[first : self.count] = cluster
+        self.stamp[first : self.count] = stamp
         return first
 
     def epochs(self, record: int, component: int, clock: int, by: int, at: int) -> None:

@@ -116,7 +116,8 @@ def explain(
         )
     issued = knows(V, by, at) or (kind_a == TENSOR and same_warp)
     tcgen = shadow is check._tmem
-    if kind_a != GENERIC and issued:
+    later = kind_a != GENERIC or (component, clock) != (by, at)
+    if later and issued:
         strict = False
         if kind_a == TMEM:
             missing = "tcgen05.wait::st" if a.write else "tcgen05.wait::ld"
@@ -137,7 +138,7 @@ def explain(
             missing = a.ends if a.ends != "mbarrier" else "a wait on its mbarrier"
             why = f"There is no {missing} between this {one} and that {two}"
         return "completion", missing, why, strict
-    if same_warp and kind_a == GENERIC:
+    if same_warp and not later:
         return (
             "race",
             "bar.warp.sync",
@@ -160,7 +161,7 @@ def explain(
             f"What synchronises this {one} with that {two} is .relaxed: it needs {edge}",
             False,
         )
-    if kind_a != GENERIC and a.barrier is not None:
+    if later and a.barrier is not None:
         return (
             "race",
             "a wait on its mbarrier",

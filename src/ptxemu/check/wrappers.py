@@ -18,7 +18,7 @@ from ..isa.tcgen05 import REPEATS
 from ..isa.tma import address_reader
 from ..isa.tmem import fragment
 from ..memory import LOCAL_WINDOW, SHARED_RANK_SHIFT, SHARED_RESERVED, SHARED_WINDOW, WINDOW_BITS
-from .clocks import FULL, SOME, G, I, S, V
+from .clocks import FULL, SOME, E, G, I, S, V, X
 from .records import TMEM, Maker
 
 if TYPE_CHECKING:
@@ -72,9 +72,12 @@ def shared_cells(check: Any, w: Any, address: np.ndarray, size: int) -> np.ndarr
     address = np.broadcast_to(address, w.shape).astype(np.int64)
     offset = address & (1 << SHARED_RANK_SHIFT) - 1
     some = offset if w.mask is None else offset[w.mask]
-    if not some.size or int(some.min()) < SHARED_RESERVED:
+    if not some.size or int(some.min()) < SHARED_RESERVED or int(some.max()) + size > m.shared.size:
+        return None  # the system's part, or a fault that the instruction itself reports
+    rank = address >> SHARED_RANK_SHIFT
+    if int((rank if w.mask is None else rank[w.mask]).max()) >= m.cluster_size:
         return None
-    owner = w.cta - w.cta % m.cluster_size + (address >> SHARED_RANK_SHIFT)
+    owner = w.cta - w.cta % m.cluster_size + rank
     first = owner * check.row + offset // g
     if w.mask is not None:
         first = np.where(w.mask, first, 0)
@@ -115,8 +118,8 @@ def memory(d: Decode, semantics: Run) -> Run:
     def run(w: Any) -> Any:
         where = address(w)
         check = w.machine.check
-        if strong:
-            check.before_strong(w, where, in_shared, write, releases, scope)
+        if strong and write:
+            check.strong.write(w, where, in_shared, atomic, releases, scope)
         if in_shared or space is not None:
             _tell(w, where, size, in_shared, ins, what, write, strong)
         else:
@@ -126,8 +129,8 @@ def memory(d: Decode, semantics: Run) -> Run:
             elif low != LOCAL_WINDOW:
                 _tell(w, where, size, False, ins, what, write, strong)
         result = semantics(w)
-        if strong and (d.name in ("ld", "atom")):
-            check.after_strong(w, where, in_shared, acquires, scope)
+        if strong and d.name in ("ld", "atom"):
+            check.strong.read(w, where, in_shared, acquires)
         return result
 
     return run
@@ -229,7 +232,7 @@ def fence(d: Decode, semantics: Run) -> Run:
             elif init:
                 check.clocks.init_fence(cta, warp, view)
             elif not proxy:
-                check.fence(cta, warp, view)
+                check.strong.fence(cta, warp, view)
         return semantics(w)
 
     return run
@@ -364,6 +367,108 @@ def issue(d: Decode, semantics: Run) -> Run:
             return semantics(w)
         finally:
             check.bundle = None
+
+    return run
+
+
+def _each(w: Any, value: Callable[[int, int, tuple[int, int]], int]) -> np.ndarray:
+    """A number for each warp of a bundle, (warps, CTAs)."""
+    found = np.zeros(w.shape[:2], np.int32)
+    for cta, warp, at in w.each_warp():
+        found[at] = value(cta, warp, at)
+    return found
+
+
+@wraps("cp.async.ca", "cp.async.cg")
+def cp_async(d: Decode, semantics: Run) -> Run:
+    """PTX ISA "cp.async": through the generic proxy, over when wait_group or an mbarrier says so."""
+    target, source = address_of(d, d.ops[0], place_of("shared")), address_of(d, d.ops[1], place_of("global"))
+    size = int(d.ops[2].value) if isinstance(d.ops[2], ptx.Imm) else 16
+    ins = d.ins
+
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        clocks = check.clocks
+        components = _each(w, lambda cta, warp, _: clocks.component(cta, ("cp.async", w.machine.rank(cta), warp)))
+        counts = _each(w, lambda cta, warp, _: check.count(("cp.async", cta, warp)))
+        later = components, counts, "cp.async.wait_group"
+        cells = shared_cells(check, w, target(w), size)
+        if cells is not None:
+            check.generic(w, check.shared, cells, ins, "cp.async", True, later=later)
+        check.globals.generic(w, np.broadcast_to(source(w), w.shape), size, ins, "cp.async", False, False, later)
+        return semantics(w)
+
+    return run
+
+
+@wraps("cp.async.commit_group")
+def cp_async_commit(d: Decode, semantics: Run) -> Run:
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        for cta, warp, _ in w.each_warp():
+            check.copies.setdefault((cta, warp), []).append(check.counts.get(("cp.async", cta, warp), 0))
+        return semantics(w)
+
+    return run
+
+
+@wraps("cp.async.wait_group", "cp.async.wait_all")
+def cp_async_wait(d: Decode, semantics: Run) -> Run:
+    """All copies of the thread, or all but its latest N groups, are done."""
+    n = int(d.ops[0].value) if d.ops and isinstance(d.ops[0], ptx.Imm) else None
+
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        blocked = semantics(w)
+        again = {(x.cta, x.warp) for x in blocked or ()}
+        for cta, warp, at in w.each_warp():
+            groups = check.copies.get((cta, warp), [])
+            if (cta, warp) in again or (n is not None and len(groups) <= n):
+                continue
+            done = check.counts.get(("cp.async", cta, warp), 0) if n is None else groups[len(groups) - n - 1]
+            component = check.clocks.component(cta, ("cp.async", w.machine.rank(cta), warp))
+            check.clocks.done(cta, warp, check.covered(w, at, (d.ins.pc, cta, warp)), component, done)
+        return blocked
+
+    return run
+
+
+@wraps("cp.async.mbarrier.arrive")
+def cp_async_arrive(d: Decode, semantics: Run) -> Run:
+    """PTX ISA 8.9.1.1: ordered behind the thread's earlier cp.async only."""
+    find = _barriers(d, d.ops[0])
+
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        for cta, warp, _, place, _ in find(w):
+            component = check.clocks.component(cta, ("cp.async", w.machine.rank(cta), warp))
+            table, n = check.phases.table(*place), check.counts.get(("cp.async", cta, warp), 0)
+            for row in (V, X, E):
+                table[row, component] = max(int(table[row, component]), n)
+        return semantics(w)
+
+    return run
+
+
+@wraps("st.async", "red.async")
+def st_async(d: Decode, semantics: Run) -> Run:
+    """PTX ISA "st.async", "red.async": over when the phase of the mbarrier that they pay to is."""
+    target, find = address_of(d, d.ops[0], place_of("shared")), _barriers(d, d.ops[2])
+    size, ins = _size([p for p in _parts(d)]), d.ins
+
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        components, phases = np.zeros(w.shape[:2], np.int32), np.zeros(w.shape[:2], np.int32)
+        for cta, warp, _, place, _ in find(w):
+            at = warp - w.key[0], (cta - w.key[2]) // w.key[4]
+            owner, offset = place
+            components[at] = check.clocks.component(cta, ("mbarrier", w.machine.rank(owner), offset))
+            phases[at] = w.machine.mbarriers.phases.get(place, 0) + 1
+        cells = shared_cells(check, w, target(w), size)
+        if cells is not None:
+            later = components, phases, "wait on its mbarrier"
+            check.generic(w, check.shared, cells, ins, d.name, True, strong=d.name == "red.async", later=later)
+        return semantics(w)
 
     return run
 
