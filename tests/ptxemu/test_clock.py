@@ -5,6 +5,7 @@ from collections import defaultdict
 import pytest
 
 from ptxemu import clock
+from ptxemu.clock.chips import recorded as record
 from ptxemu.clock.path import Anchor, NoWay, Paths, ptx_kind, sass_kind
 from ptxemu.clock.record import Recorder, Step, Work
 from ptxemu.clock.sass import Sass
@@ -199,11 +200,13 @@ def test_a_pipeline_of_two_stages_runs_at_the_slower_one():
     )  # fmt: skip
     timing = clock.replay(recorded(producer, consumer, contributors=contributors), program, B200)
     # One slot's tile is loaded while the other is multiplied: a turn is load latency + multiplication, for two tiles.
-    load = 16384 / B200.of("tma_bytes") + B200.of("tma_latency") + B200.of("tma_issue")
+    load = max(16384 / B200.of("l2_bytes"), 128 * B200.of("tma_row")) + B200.of("tma_latency") + B200.of("tma_issue")
     turn = load + 512 + B200.of("mma_issue") + B200.of("mma_latency") + 2 * B200.of("wake_latency")
     assert timing.cycles == pytest.approx(turn * tiles / 2, rel=0.1)
     assert timing.busy["tensor"] == 512 * tiles and timing.utilisation()["tensor"] <= 1
-    faster = B200.with_(tma_latency=50)  # now the tensor core is the slower one, and never waits
+    faster = B200.with_(
+        tma_latency=50, tma_row=0.5, tma_bytes=256, l2_bytes=256
+    )  # now the tensor core is the slower one, and never waits
     timing = clock.replay(recorded(producer, consumer, contributors=contributors), program, faster)
     assert timing.utilisation()["tensor"] > 0.9
     assert all(i.data["barrier"] in (0, 8, 16, 24) for i in timing.intervals if i.name == "wait")
@@ -233,4 +236,31 @@ def test_every_figure_has_a_source():
     for chip in clock.CHIPS.values():
         for key, fact in chip.facts.items():
             assert fact.unit and fact.source and fact.value > 0 and fact.spread >= 1, key
-            assert (fact.spread > 1) == (fact.sure == "assumed") or fact.sure in ("published", "documented"), key
+            assert fact.spread >= 1.5 or fact.sure != "assumed" or "clock" in fact.source, key
+
+
+def test_measured_figures_are_those_of_the_record():
+    h200, found = clock.CHIPS["H200"], record()["found"]
+    one = {key: value["4"] for key, value in found.items() if isinstance(value, dict)}
+    box = "tma, 128 rows of {} bytes: {}"
+    expected = {
+        "fma": one["ffma rate"],
+        "imad": one["imad rate"],
+        "alu": one["fmnmx rate"],
+        "convert": one["pack rate"],
+        "mufu": one["ex2 rate"],
+        "shuffle": one["shfl rate"],
+        "mufu_latency": found["ex2 latency"],
+        "shuffle_latency": found["shfl latency"],
+        "lds_latency": found["lds latency"],
+        "ldg_latency": found["ldg latency, L2"],
+        "bar_latency": found["bar.sync of 1 warps"] - 2,
+        "bar_warp": (found["bar.sync of 12 warps"] - found["bar.sync of 1 warps"]) / 11,
+        "tma_row": found[box.format(16, "each of 8, 1 SMs")] / 128,
+        "tma_bytes": 16384 / found[box.format(128, "each of 8, 1 SMs")],
+        "l2_bytes": 16384 / found[box.format(128, "each of 8, 132 SMs")],
+        "mma_flops": 2 * 64 * 128 * 16 / found["wgmma m64n128k16, A in shared memory: each, 2 warpgroups, 1 SMs"],
+        "clock_hz": 1e9 * found["clock under a long load of wgmma, A in registers, GHz"],
+    }
+    for key, value in expected.items():
+        assert h200.of(key) == pytest.approx(value, rel=0.04), key

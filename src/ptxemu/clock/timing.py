@@ -73,7 +73,9 @@ def issue_cost(op: Sass, chip: Chip) -> Issue:
         return Issue(None, 0, chip.of("fence_latency"), "fence")
     if name == "SYNCS":
         return Issue(None, 0, chip.of("try_wait_latency"))
-    if name in ("S2R", "S2UR", "CS2R", "R2UR", "VOTE", "VOTEU", "ELECT", "REDUX", "SHFL", "LDC", "LDCU", "ULDC"):
+    if name == "SHFL":
+        return Issue("memory", chip.of("shuffle"), chip.of("shuffle_latency"), "memory")
+    if name in ("S2R", "S2UR", "CS2R", "R2UR", "VOTE", "VOTEU", "ELECT", "REDUX", "LDC", "LDCU", "ULDC"):
         return Issue(None, 0, chip.of("special_latency"))
     if name.startswith("U"):
         return Issue("uniform", chip.of("uniform"), chip.of("uniform_latency"))
@@ -210,7 +212,7 @@ class Replay:
             for step in steps:
                 if step.barrier is not None:
                     self.bars[cta, *step.barrier] += 1
-        self.bar_time: dict[tuple[int, int, int], float] = {}
+        self.bar_size = dict(self.bars)
         self.intervals: list[Interval] = []
         self.marks: list[tuple[float, int, str, str, str]] = []
         self.busy: dict[str, float] = defaultdict(float)
@@ -344,7 +346,8 @@ class Replay:
                 w.waits_on = AT_BARRIER
                 self.sleepers[key].append((w, AT_BARRIER))
             if not self.bars[key]:
-                self.push(at + chip.of("bar_latency"), self.bar_full, key)
+                warps = self.bar_size[key]
+                self.push(at + chip.of("bar_latency") + warps * chip.of("bar_warp"), self.bar_full, key)
             return done, tag
         if kind in ("tmem load", "tmem store"):
             size = tmem_bytes(step.text)
@@ -384,7 +387,7 @@ class Replay:
             rows = max(1, elements // box[0]) * max(1, -(-size * box[0] // elements // 128))
         sm = self.sm(work.cta)
         begin = max(at + chip.of("tma_issue"), sm.tma)
-        length = max(rows * chip.of("tma_row"), size / chip.of("tma_bytes"))
+        length = max(rows * chip.of("tma_row"), size / min(chip.of("tma_bytes"), chip.of("l2_bytes")))
         sm.tma = begin + length
         self.busy["tma"] += length
         sm.arriving.append((begin, begin + length, size / length))
