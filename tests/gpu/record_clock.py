@@ -213,7 +213,7 @@ def far(measure: Callable[..., np.ndarray], gpu: Any) -> dict[str, Any]:
 
 
 def barriers(measure: Callable[..., np.ndarray]) -> dict[str, Any]:
-    """Named barriers of some warps; and two warps that hand a token to and fro through two mbarriers."""
+    """Named barriers of some warps; and two warps that hand a token back and forth through two mbarriers."""
     found: dict[str, Any] = {}
     for warps in (1, 2, 4, 8, 12):
         t = measure(text(repeat(lambda i: "bar.sync 1;", 64)), block=32 * warps)
