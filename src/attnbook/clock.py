@@ -83,7 +83,11 @@ def time(
     resident = fits if resident is None else resident
     if not 1 <= resident <= fits:
         raise ValueError(f"resident = {resident}: {fits} CTAs of stage {found.number} fit on an SM")
-    short, long = (_replay(found.number, tiles, resident, rows, chip, ranges) for tiles in TILES)
+    code = _code(found.number, ranges)
+    short, long = (
+        clock.replay(_recorded(found.number, tiles, fits, rows, ranges), code, chip, ctas=range(resident))
+        for tiles in TILES
+    )
     per_tile = (long.cycles - short.cycles) / (TILES[1] - TILES[0])
     fixed = short.cycles - per_tile * TILES[0]
     return StageTiming(found, chip, long, TILES[1], resident, rows, module.HEAD_DIM, per_tile, fixed)
@@ -120,7 +124,7 @@ def _code(number: int, ranges: bool) -> list[clock.Sass]:
 
 @functools.cache
 def _recorded(number: int, tiles: int, resident: int, rows: int, ranges: bool) -> clock.Recorder:
-    """A run of the CTAs that share one SM: `resident` of them, over `tiles` KV tiles."""
+    """A run over `tiles` KV tiles, of which the first `resident` CTAs are written down."""
     import torch
 
     import ptxemu
@@ -136,8 +140,3 @@ def _recorded(number: int, tiles: int, resident: int, rows: int, ranges: bool) -
     config = ptxemu.Config(trace=True, bank_conflicts=False, observer=recorder)
     ptxemu.launch(compiled.fn, *arguments, config=config)
     return recorder
-
-
-def _replay(number: int, tiles: int, resident: int, rows: int, chip: Chip, ranges: bool) -> Timing:
-    recorder = _recorded(number, tiles, resident, rows, ranges)
-    return clock.replay(recorder, _code(number, ranges), chip)

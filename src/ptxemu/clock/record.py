@@ -64,6 +64,7 @@ class Recorder(Observer):
         self.contributors: dict[Phase, int] = defaultdict(int)  # how many arrivals and payments end the phase
         self.instructions = 0
         self.cluster_size = 1
+        self.kernel = ""
         self._waits: dict[tuple[int, int], list[Phase]] = defaultdict(list)
         self._arrivals: dict[tuple[int, int], list[Phase]] = defaultdict(list)
         self._work: dict[tuple[int, int], list[tuple[int, Work]]] = defaultdict(list)
@@ -82,6 +83,7 @@ class Recorder(Observer):
             raise ValueError("record with Config(trace=True): the sizes of copies and MMAs come from the trace")
         self.ops = machine.program.ops
         self.cluster_size = machine.cluster_size
+        self.kernel = machine.launch.run.kernel
         self._declared, self._range_end = iket.declarations(machine.program.module)
 
     def _found(self, start: int, end: int) -> list[tuple[int, Anchor, str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +115,7 @@ class Timing:
     stalls: dict[tuple[int, int], dict[str, float]]
     phases: dict[Phase, float]
     issued: int
+    kernel: str = ""
 
     def trace(self) -> Trace:
         """The events in cycles, in the format of every other source."""
@@ -126,7 +127,7 @@ class Timing:
             data = {"barrier": offset, "phase": phase + 1}
             events.append(Event(when, cta, f"mbar:{offset:#x}", "mark", "phase", data))
         events.sort(key=lambda e: e.t)
-        return Trace("cycle", events, {"chip": self.chip.name, "cycles": self.cycles})
+        return Trace("cycle", events, {"kernel": self.kernel, "chip": self.chip.name, "cycles": self.cycles})
 
     def utilisation(self) -> dict[str, float]:
         """The share of the time that each unit is at work."""
@@ -195,13 +196,22 @@ def programs(recorder: Recorder, code: Sequence[Sass]) -> dict[tuple[int, int], 
 class Replay:
     """One replay. The CTAs of a cluster stand on SMs of their own; all else that was recorded shares one SM."""
 
-    def __init__(self, recorder: Recorder, code: Sequence[Sass], chip: Chip, *, keep: bool = True) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        code: Sequence[Sass],
+        chip: Chip,
+        *,
+        ctas: Container[int] | None = None,
+        keep: bool = True,
+    ) -> None:
         self.chip, self.code, self.recorder = chip, code, recorder
         self.costs = [issue_cost(op, chip) for op in code]
         self.keep = keep  # intervals
         self.warps = {
             (cta, number): _Warp(cta, number, program, steps)
             for (cta, number), (program, steps) in programs(recorder, code).items()
+            if ctas is None or cta in ctas
         }
         self.missing = dict(recorder.contributors)
         self.phase_time: dict[Phase, float] = {}
@@ -251,7 +261,17 @@ class Replay:
         for unit in ("issue", "mufu", "fma", "alu", "uniform", "memory", "tmem"):
             busy[unit] = busy.get(unit, 0.0) / 4
         stalls = {key: dict(w.stalls) for key, w in self.warps.items()}
-        return Timing(self.chip, self.end, self.intervals, self.marks, busy, stalls, self.phase_time, self.issued)
+        return Timing(
+            self.chip,
+            self.end,
+            self.intervals,
+            self.marks,
+            busy,
+            stalls,
+            self.phase_time,
+            self.issued,
+            self.recorder.kernel,
+        )
 
     # ---- warps
 
@@ -487,6 +507,11 @@ def tmem_bytes(opcode: str) -> int:
     return 4 * shape * count
 
 
-def replay(recorder: Recorder, code: Sequence[Sass], chip: Chip, *, keep: bool = True) -> Timing:
-    """Time a recorded run on a chip. Raises path.NoWay where the SASS is not of the program that ran."""
-    return Replay(recorder, code, chip, keep=keep).run()
+def replay(
+    recorder: Recorder, code: Sequence[Sass], chip: Chip, *, ctas: Container[int] | None = None, keep: bool = True
+) -> Timing:
+    """Time a recorded run on a chip. ctas: only those (None: all recorded). keep: note the intervals of units and waits.
+
+    Raises path.NoWay where the SASS is not of the program that ran.
+    """
+    return Replay(recorder, code, chip, ctas=ctas, keep=keep).run()
