@@ -101,6 +101,8 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--schedule", choices=("fair", "adversarial"), default="fair", help="who runs next (fair)")
     found.add_argument("--seed", type=int, default=0, help="of the adversarial schedule and of normal: buffers (0)")
     found.add_argument("--trace", type=Path, metavar="FILE.json", help="record events and write them here")
+    found.add_argument("--races", action="store_true", help="look for races; all findings are printed, exit status 1")
+    found.add_argument("--strict", action="store_true", help="with --races: what the letter of the ISA asks for, too")
     found.add_argument("--json", action="store_true", help="print the summary as JSON")
     return found
 
@@ -149,7 +151,7 @@ def summary(run: Run) -> dict[str, object]:
             }
             for c in run.bank_conflicts.values()
         ],
-        "findings": [finding if isinstance(finding, dict) else str(finding) for finding in run.findings],
+        "findings": [finding if isinstance(finding, dict) else finding.to_dict() for finding in run.findings],
     }
 
 
@@ -205,7 +207,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EmulationError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    config = Config(schedule=options.schedule, seed=options.seed, trace=options.trace is not None)
+    config = Config(
+        schedule=options.schedule,
+        seed=options.seed,
+        trace=options.trace is not None,
+        races=options.races or options.strict,
+        strict=options.strict,
+        on_race="collect",
+    )
     try:
         run = run_ptx(
             options.ptx.read_text(),
@@ -218,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config=config,
         )
     except EmulationError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {error}", *error.findings, sep="\n  ", file=sys.stderr)
         return 1
     print(json.dumps(summary(run), indent=2) if options.json else report(run))
     for number in options.print:
@@ -227,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         np.save(path, arguments[int(number)])  # type: ignore[arg-type]
     if options.trace is not None:
         options.trace.write_text(run.trace.to_json())
-    return 0
+    return int(config.races and bool(run.findings))
 
 
 if __name__ == "__main__":

@@ -10,9 +10,12 @@ if TYPE_CHECKING:
 
 
 class EmulationError(Exception):
-    """Base of all errors of the emulator. `where` is the place in the PTX (and source), `detail` the rest."""
+    """Base of all errors of the emulator. `where` is the place in the PTX (and source), `detail` the rest, `findings`
+    what a run had found before it failed.
+    """
 
     def __init__(self, detail: str, where: str = "") -> None:
+        self.findings: list = []
         super().__init__(f"{detail}\n  at {where}" if where else detail)
         self.detail = detail
         self.where = where

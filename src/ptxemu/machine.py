@@ -447,9 +447,13 @@ def launch_module(
             if machine is None or machine.ctas != ctas:
                 machine = Machine(launch, ctas)
             machine.start(first)
-            machine.scheduler.run(first, total)
-            if machine.check is not None:
-                machine.check.finish()
+            try:
+                machine.scheduler.run(first, total)
+                if machine.check is not None:
+                    machine.check.finish()
+            except EmulationError as error:
+                error.findings = run.findings
+                raise
             for state in machine.cta_state:
                 for check in state.get("at exit", ()):
                     check()
@@ -577,9 +581,8 @@ def _resident(launch: Launch, total: int) -> int:
         lanes = -(-launch.threads // 32) * 32
         registers = sum(count * max(bits // 8, 1) for bits, count in launch.program.slots.items()) * lanes
         tmem = 128 * 512 * 4
-        limit = min(
-            MAX_RESIDENT, MEMORY_BUDGET // (registers + launch.shared_bytes + tmem + lanes * launch.local_bytes)
-        )
+        shared = launch.shared_bytes * (10 if launch.config.races else 1)  # the checker keeps a shadow of it
+        limit = min(MAX_RESIDENT, MEMORY_BUDGET // (registers + shared + tmem + lanes * launch.local_bytes))
     size = launch.cluster_size
     return min(total, max(limit // size, 1) * size)
 

@@ -34,7 +34,7 @@ class Checker(Edges):
     def start(self) -> None:
         """Fresh CTAs: nobody has accessed anything."""
         m = self.machine
-        self.clocks = Clocks(m.ctas, m.warps_per_cta, m.cluster_size)
+        self.clocks = Clocks(m.ctas, m.warps_per_cta, m.cluster_size, self.strict)
         self.records = Records()
         self.shared = Shadow((m.shared.bytes.size // self.granule,), self.records)
         self.row = m.shared.bytes.shape[1] // self.granule  # cells of one CTA
@@ -115,11 +115,13 @@ class Checker(Edges):
         strong: bool = False,
         aside: list[tuple[Any, ...]] | None = None,
         later: tuple[np.ndarray, np.ndarray, str] | None = None,
+        barrier: tuple[int, int, int] | None = None,
     ) -> None:
         """An access of a bundle through the generic proxy. cells: (warps, CTAs, 32, k), flat in the shadow.
 
         strong: PTX ISA 8.4, it does not race with another strong one. aside: where a read is put if there is no shadow.
-        later: of an asynchronous access, (components, clocks, what ends it), each for every warp.
+        later: of an asynchronous access, (components, clocks, what ends it), each for every warp, and the
+        (CTA, offset, phase) of the barrier it reports to.
         """
         clocks, records = self.clocks, self.records
         nw, nc, _ = w.shape
@@ -138,6 +140,7 @@ class Checker(Edges):
         records.clock[record] = records.at[record] = now.ravel()
         if later is not None:
             records.component[record], records.clock[record], maker.ends = later[0].ravel(), later[1].ravel(), later[2]
+            maker.barrier = barrier
         base = ((ctas * clocks.warps + numbers) * 2 + views) * (ROWS * clocks.width)
         shape = (nw, nc, 32, cells.shape[-1])
         cells = np.broadcast_to(cells, shape)
@@ -239,7 +242,7 @@ class Checker(Edges):
         r = self.records
         component, clock, kinds, kind = r.component[old], r.clock[old], r.kind[old], int(r.kind[record])
         if shadow is self._tmem:
-            known_v = np.maximum(known[V], known[T])
+            known_v = known[T] if self.strict and kind != GENERIC else np.maximum(known[V], known[T])
             bad = clock > known_v[component]
             if kind == TENSOR:  # the tensor core works in the order of issue
                 bad &= ~((kinds == TENSOR) & (r.at[old] <= known_v[r.by[old]]))

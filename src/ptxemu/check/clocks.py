@@ -37,7 +37,8 @@ Table = NDArray[np.int32]
 class Clocks:
     """Tables of all warps of the resident CTAs: `know` is int32 [CTA, warp, view, row, component]."""
 
-    def __init__(self, ctas: int, warps: int, cluster_size: int) -> None:
+    def __init__(self, ctas: int, warps: int, cluster_size: int, strict: bool = False) -> None:
+        self.strict = strict  # tcgen05 instructions are ordered by their own fences only
         self.ctas, self.warps, self.cluster_size = ctas, warps, cluster_size
         self.fixed = cluster_size * warps
         self.width = 4 * self.fixed + SPARE
@@ -117,8 +118,10 @@ class Clocks:
             np.maximum(into[X], told[B], out=into[X])
             np.maximum(into[I], told[I], out=into[I])
         else:
+            if self.strict:
+                told[T] = 0
             np.maximum(into, told, out=into)
-            np.maximum(into[X], told[V], out=into[X])
+            np.maximum(into[X], told[B if self.strict else V], out=into[X])
             np.maximum(into[X], told[B], out=into[X])
         np.maximum(into[E], told[V], out=into[E])
         self.step(cta, warp, view)
@@ -152,7 +155,7 @@ class Clocks:
     def before_sync(self, cta: int, warp: int, view: int) -> None:
         """tcgen05.fence::before_thread_sync."""
         mine = self.know[cta, warp] if view == FULL else self.know[cta, warp, SOME:]
-        mine[:, B] = np.maximum(mine[:, V], mine[:, T])
+        mine[:, B] = mine[:, T] if self.strict else np.maximum(mine[:, V], mine[:, T])
 
     def after_sync(self, cta: int, warp: int, view: int) -> None:
         """tcgen05.fence::after_thread_sync."""
@@ -167,6 +170,7 @@ class Clocks:
 
     def done(self, cta: int, warp: int, view: int, component: int, count: int) -> None:
         """These lanes have waited for the end of `count` asynchronous operations of a component."""
-        row = self.know[cta, warp, view, V]
-        if row[component] < count:
-            row[component] = count
+        for row in (V, T):
+            mine = self.know[cta, warp, view, row]
+            if mine[component] < count:
+                mine[component] = count

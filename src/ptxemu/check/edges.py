@@ -13,7 +13,7 @@ from ..isa.descriptors import SmemDescriptor, chunk_indices
 from ..isa.swizzle import Swizzle
 from ..isa.tmabox import _chunks
 from . import report
-from .clocks import FULL, SOME, Clocks, E, Table, V, X
+from .clocks import FULL, SOME, Clocks, E, T, Table, V, X
 from .phases import Phases
 from .records import BULK, TENSOR, WGMMA, Maker, Records
 from .shadow import Shadow
@@ -69,6 +69,7 @@ class Edges:
         self.products: dict[tuple[int, int], list[Table]] = {}  # what warps knew that have issued a wgmma
         self.loads: dict[tuple[int, int], dict[int, int]] = {}  # number of a tcgen05.ld -> that of its registers ...
         self.held: dict[tuple[int, int], dict[int, int]] = {}  # ... which nobody has read; register -> number of the ld
+        self.lone: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}  # clock of single lanes at a tcgen05.wait
         self.copies: dict[tuple[int, int], list[int]] = {}  # cp.async of a warp that its groups end with
         self.groups: dict[tuple[int, int], list[int]] = {}  # products of a warp that its wgmma groups end with
         self.under_way: dict[tuple[int, int], dict[int, tuple[int, bool, ptx.Instr]]] = {}  # registers of products
@@ -184,7 +185,7 @@ class Edges:
                 known = self.latest.get(stream, clocks.table())
             else:
                 n = self.count(stream)
-                clocks.know[cta, op.warp, :, V, issued] = n
+                clocks.know[cta, op.warp, :, V, issued] = clocks.know[cta, op.warp, :, T, issued] = n
                 self.latest[stream] = known
             op.note = Note(known, issued, n, TENSOR, "tcgen05.commit", done, n)
             op.note.issued = issued, n
@@ -324,8 +325,16 @@ class Edges:
             done = self.counts[("tcgen05.ld", cta, warp)] if first is None else first - 1
             self.seen[cta, warp] = done
             if not self.strict:
-                component = self.clocks.of_warp(cta, warp) + 3 * self.clocks.fixed
-                self.clocks.done(cta, warp, FULL, component, done)
+                self.tmem_done(cta, warp, self.clocks.of_warp(cta, warp) + 3 * self.clocks.fixed, done)
+
+    def tmem_done(self, cta: int, warp: int, component: int, n: int) -> None:
+        """The first n tcgen05.ld (or .st) of a warp are done. The warp has made them together, and what one lane has
+        waited for is over for all; by the letter each thread waits for its own part.
+        """
+        self.clocks.done(cta, warp, FULL, component, n)
+        if not self.strict:
+            self.clocks.done(cta, warp, SOME, component, n)
+        self.lone.setdefault((cta, warp), {})[component] = n, int(self.clocks.now[cta, warp, SOME])
 
     def consumed(self, maker: Maker, record: int) -> bool:
         """Whether registers of this tcgen05.ld had been read."""
@@ -359,7 +368,8 @@ class Edges:
             return
         done = groups[len(groups) - left - 1]
         component = self.clocks.component(cta, ("wgmma", self.machine.rank(cta), warp // 4))
-        self.clocks.done(cta, warp, FULL, component, done)
+        for view in (FULL, SOME):  # the warps multiply together: what one lane has waited for is over
+            self.clocks.done(cta, warp, view, component, done)
         registers = self.under_way.get((cta, warp), {})
         left_over = {r: x for r, x in registers.items() if x[0] > done}
         if left_over:

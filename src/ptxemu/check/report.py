@@ -116,6 +116,21 @@ def explain(
         )
     issued = knows(V, by, at) or (kind_a == TENSOR and same_warp)
     tcgen = shadow is check._tmem
+    if tcgen and knows(X, component, clock):
+        return (
+            "race",
+            "tcgen05.fence::after_thread_sync",
+            f"There is no tcgen05.fence::after_thread_sync between the synchronisation of this {one} with that {two},"
+            " and the latter",
+            knows(V, component, clock),
+        )
+    if tcgen and knows(V, component, clock):
+        return (
+            "race",
+            "tcgen05.fence::before_thread_sync",
+            f"There is no tcgen05.fence::before_thread_sync between this {one} and its synchronisation with that {two}",
+            True,
+        )
     later = kind_a != GENERIC or (component, clock) != (by, at)
     if later and issued:
         strict = False
@@ -138,19 +153,20 @@ def explain(
             missing = a.ends if a.ends != "mbarrier" else "a wait on its mbarrier"
             why = f"There is no {missing} between this {one} and that {two}"
         return "completion", missing, why, strict
+    waited = check.lone.get(a.warps[0][:2], {}).get(component, (0, 0)) if kind_a == TMEM else (0, 0)
+    if waited[0] >= clock > 0 and knows(V, check.clocks.of_warp(*a.warps[0][:2]) + check.clocks.fixed, waited[1]):
+        return (
+            "race",
+            "bar.warp.sync",
+            f"There is no bar.warp.sync between the tcgen05.wait behind this {one} and the single lane that passes it"
+            f" on to that {two}: every lane waits for its own part only",
+            True,
+        )
     if same_warp and not later:
         return (
             "race",
             "bar.warp.sync",
             f"There is no bar.warp.sync between the lanes of one warp: this {one} and that {two}",
-            False,
-        )
-    if tcgen and knows(X, component, clock):
-        return (
-            "race",
-            "tcgen05.fence::after_thread_sync",
-            f"There is no tcgen05.fence::after_thread_sync behind the relaxed synchronisation of this {one} and that"
-            f" {two}",
             False,
         )
     if knows(E, component, clock):

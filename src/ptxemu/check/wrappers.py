@@ -19,7 +19,7 @@ from ..isa.tma import address_reader
 from ..isa.tmem import fragment
 from ..memory import LOCAL_WINDOW, SHARED_RANK_SHIFT, SHARED_RESERVED, SHARED_WINDOW, WINDOW_BITS
 from .clocks import FULL, SOME, E, G, I, S, V, X
-from .records import TMEM, Maker
+from .records import GENERIC, TMEM, Maker
 
 if TYPE_CHECKING:
     from ..program import Program
@@ -454,20 +454,29 @@ def cp_async_arrive(d: Decode, semantics: Run) -> Run:
 def st_async(d: Decode, semantics: Run) -> Run:
     """PTX ISA "st.async", "red.async": over when the phase of the mbarrier that they pay to is."""
     target, find = address_of(d, d.ops[0], place_of("shared")), _barriers(d, d.ops[2])
-    size, ins = _size([p for p in _parts(d)]), d.ins
+    size, ins = _size(_parts(d)), d.ins
 
     def run(w: Any) -> Any:
-        check = w.machine.check
-        components, phases = np.zeros(w.shape[:2], np.int32), np.zeros(w.shape[:2], np.int32)
-        for cta, warp, _, place, _ in find(w):
+        check, m = w.machine.check, w.machine
+        where = target(w)
+        parts: dict[tuple[int, int], np.ndarray] = {}  # lanes that pay to the same barrier
+        for cta, warp, _, place, lanes in find(w):
             at = warp - w.key[0], (cta - w.key[2]) // w.key[4]
-            owner, offset = place
-            components[at] = check.clocks.component(cta, ("mbarrier", w.machine.rank(owner), offset))
-            phases[at] = w.machine.mbarriers.phases.get(place, 0) + 1
-        cells = shared_cells(check, w, target(w), size)
-        if cells is not None:
-            later = components, phases, "wait on its mbarrier"
-            check.generic(w, check.shared, cells, ins, d.name, True, strong=d.name == "red.async", later=later)
+            parts.setdefault(place, np.zeros(w.shape, np.bool_))[at] = lanes
+        twin = w.twin
+        saved = twin.mask
+        for (owner, offset), mask in parts.items():
+            component = check.clocks.component(owner, ("mbarrier", m.rank(owner), offset))
+            phase = m.mbarriers.phases.get((owner, offset), 0)
+            twin.mask = mask
+            cells = shared_cells(check, twin, where, size)
+            if cells is not None:
+                filled = np.full(w.shape[:2], component), np.full(w.shape[:2], phase + 1), "a wait on its mbarrier"
+                barrier = owner, offset, phase
+                check.generic(
+                    twin, check.shared, cells, ins, d.name, True, d.name == "red.async", None, filled, barrier
+                )
+        twin.mask = saved
         return semantics(w)
 
     return run
@@ -559,7 +568,7 @@ def tmem_wait(d: Decode, semantics: Run) -> Run:
         clocks = check.clocks
         for cta, warp, _ in w.each_warp():
             component = clocks.of_warp(cta, warp) + clocks.fixed * (2 if which == "st" else 3)
-            clocks.done(cta, warp, FULL, component, check.counts.get((f"tcgen05.{which}", cta, warp), 0))
+            check.tmem_done(cta, warp, component, check.counts.get((f"tcgen05.{which}", cta, warp), 0))
             if which == "ld":
                 check.loads_done(cta, warp)
         return semantics(w)
@@ -576,6 +585,28 @@ def tcgen05_fence(d: Decode, semantics: Run) -> Run:
         for cta, warp, at in w.each_warp():
             view = check.covered(w, at, (d.ins.pc, cta, warp))
             (check.clocks.before_sync if before else check.clocks.after_sync)(cta, warp, view)
+        return semantics(w)
+
+    return run
+
+
+@wraps("tcgen05.dealloc")
+def dealloc(d: Decode, semantics: Run) -> Run:
+    """Whoever gets the columns next may write to them: everything that used them must be over."""
+    address, columns = d.read(d.ops[0], "u32"), d.read(d.ops[1], "u32")
+
+    def run(w: Any) -> Any:
+        check = w.machine.check
+        clocks, records = check.clocks, check.records
+        for cta, warp, at in w.each_warp():
+            column, n = int(w.u32[address][at][0]) & 0xFFFF, int(w.u32[columns][at][0])
+            key = cta, slice(0, 8), slice(column, column + n)
+            maker = Maker(0, d.ins, d.name, [(cta, warp, None)], True)
+            record = records.add(maker, 1, GENERIC, cta // clocks.cluster_size)  # synchronous: any order will do
+            epoch = clocks.epoch(cta, warp, FULL)
+            records.epochs(record, *epoch, *epoch)
+            check.access(check.tensor_memory(), key, record, clocks.know[cta, warp, FULL], True)
+            check.tensor_memory().clear(key)
         return semantics(w)
 
     return run
