@@ -28,7 +28,7 @@ from .schedule import Blocked, Scheduler, Wait
 from .trace import Event
 
 if TYPE_CHECKING:
-    from .check import Checker
+    from .check.checker import Checker
 
 __all__ = ["Allocation", "AsyncOp", "Blocked", "Machine", "Thread", "Wait", "Warps", "launch_module"]
 
