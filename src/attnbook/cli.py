@@ -1,4 +1,4 @@
-"""The command line: `attnbook doctor` and `attnbook run`.
+"""The command line: `attnbook doctor`, `run`, `clock` and `trace`.
 
 Exit codes: 0 all is well; 1 the answer is wrong, the kernel breaks a rule of the machine, or something is missing; 2
 bad input; 130 interrupted.
@@ -55,6 +55,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_doctor(commands)
     _add_run(commands)
+    _add_clock(commands)
+    _add_trace(commands)
     return parser
 
 
@@ -118,6 +120,100 @@ def _add_run(commands: Any) -> None:
     )
     output.add_argument("--trace", metavar="FILE", help="write the events of the emulated run as JSON")
     output.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _add_clock(commands: Any) -> None:
+    text = "what stages cost on a chip, modelled: cycles, the whole chip's TFLOPS, and which units are busy"
+    clock = commands.add_parser("clock", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    clock.set_defaults(command=_clock)
+    clock.add_argument(
+        "--stage", action="append", metavar="STAGE", help="number or slug; may be given more than once (default: all)"
+    )
+    clock.add_argument("--chip", default="B200", metavar="NAME", help="a chip that the clock knows (default: B200)")
+    clock.add_argument(
+        "--resident", type=int, default=None, metavar="N", help="CTAs on an SM (default: as many as fit)"
+    )
+    clock.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for standard output")
+
+
+def _add_trace(commands: Any) -> None:
+    text = "write what every warp and unit does, in modelled cycles or in the order of an emulated run"
+    trace = commands.add_parser(
+        "trace",
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog="formats: chrome (JSON) and perfetto (protobuf) open in ui.perfetto.dev; json is this project's own.",
+    )
+    trace.set_defaults(command=_trace)
+    trace.add_argument("--stage", default=FINAL, metavar="STAGE", help=f"number, slug or {FINAL!r} (default: {FINAL})")
+    trace.add_argument("--out", required=True, metavar="FILE", help="where to write it")
+    trace.add_argument(
+        "--format",
+        choices=("chrome", "perfetto", "json"),
+        default=None,
+        help="default: by the file's name: .pftrace is perfetto, .json is chrome",
+    )
+    trace.add_argument("--chip", default="B200", metavar="NAME", help="whose cycles (default: B200)")
+    trace.add_argument("--order", action="store_true", help="the order of the emulated run instead of modelled cycles")
+
+
+def _clock(options: argparse.Namespace) -> int:
+    try:
+        stages = [LADDER[name] for name in options.stage] if options.stage else list(LADDER.implemented)
+        if options.json:
+            _check_writable(options.json)
+        from tqdm import tqdm
+
+        from attnbook.clock import time
+
+        rows = []
+        for stage in tqdm(stages, unit=" stage", desc="timing", delay=PATIENCE, leave=False, file=sys.stderr):
+            rows.append(time(stage, options.chip, resident=options.resident).to_dict())
+    except (KeyError, ValueError, FileNotFoundError) as error:
+        return _complain(error, BAD_INPUT)
+    if options.json:
+        text = json.dumps({"chip": options.chip, "kind": "modelled", "stages": rows}, indent=2)
+        print(text) if options.json == "-" else Path(options.json).write_text(text + "\n", encoding="utf-8")
+    if options.json != "-":
+        print(f"{options.chip}, modelled; 128 queries by 128 keys, head dim 128")
+        print("stage                     CTAs/SM   cycles   of peak   TFLOPS at 8K   tensor   TMA   MUFU   FMA   issue")
+        for row in rows:
+            use = row["utilisation"]
+            shares = "  ".join(f"{use[unit]:5.0%}" for unit in ("tensor", "tma", "mufu", "fma", "issue"))
+            print(
+                f"{row['stage']:2} {row['slug']:22} {row['resident']:7} {row['cycles_per_product']:8,.0f} "
+                f"{row['share_of_peak']:8.1%} {row['tflops_8k']:14,.0f}   {shares}"
+            )
+    return OK
+
+
+def _trace(options: argparse.Namespace) -> int:
+    kinds = {".pftrace": "perfetto", ".json": "chrome"}
+    kind = options.format or kinds.get(Path(options.out).suffix)
+    try:
+        LADDER[options.stage]
+        _check_writable(options.out)
+        if kind is None:
+            raise ValueError(
+                f"--out {options.out}: name the format with --format, or end the name in .pftrace or .json"
+            )
+        if options.order:
+            from attnbook.run import run
+
+            trace = run(options.stage, seqlen=512, trace=True).trace
+        else:
+            from attnbook.clock import time
+
+            trace = time(options.stage, options.chip, ranges=True).timing.trace()
+    except (KeyError, ValueError, FileNotFoundError) as error:
+        return _complain(error, BAD_INPUT)
+    from ptxemu import export
+
+    assert trace is not None  # asked for
+    data = {"chrome": export.to_chrome, "perfetto": export.to_perfetto, "json": lambda t: t.to_json()}[kind](trace)
+    Path(options.out).write_bytes(data if isinstance(data, bytes) else data.encode())
+    print(f"{options.out}: {len(trace.events):,} events in {trace.unit}s, for {kind}")
+    return OK
 
 
 def _doctor(options: argparse.Namespace) -> int:

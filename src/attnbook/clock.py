@@ -58,6 +58,19 @@ class StageTiming:
         """4 B H N^2 d over the time, in TFLOPS."""
         return 4 * batch * heads * seqlen**2 * self.head_dim / self.seconds(seqlen, batch, heads) / 1e12
 
+    def to_dict(self) -> dict[str, Any]:
+        """The figures, for JSON."""
+        return {
+            "stage": self.stage.number,
+            "slug": self.stage.slug,
+            "chip": self.chip.name,
+            "resident": self.resident,
+            "cycles_per_product": self.cycles_per_product,
+            "share_of_peak": self.share_of_peak(),
+            "tflops_8k": self.tflops(8192, batch=4, heads=16),
+            "utilisation": self.timing.utilisation(),
+        }
+
     def share_of_peak(self) -> float:
         """The tensor core's share of a long sequence's time."""
         return 4 * 128 * 128 * self.head_dim / self.chip.of("mma_flops") / self.cycles_per_product

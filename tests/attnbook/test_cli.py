@@ -13,6 +13,7 @@ from attnbook import cli
 from attnbook.inputs import INPUT_FAMILIES
 from attnbook.ladder import LADDER
 from attnbook.machine import detect
+from ptxemu.export import from_chrome
 
 NO_GPU = pytest.mark.skipif(detect().gpu is not None, reason="there is a GPU that runs the kernels")
 
@@ -242,3 +243,30 @@ def test_a_quiet_bar_is_silent(monkeypatch):
     with cli._Bar(quiet=True) as bar:
         bar.update(1, 4)
     assert terminal.text == ""
+
+
+def test_clock_prints_a_line_for_each_stage_and_the_same_as_json(capsys, tmp_path):
+    assert cli.main(["clock", "--stage", "1", "--stage", "swizzle", "--json", str(tmp_path / "clock.json")]) == 0
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "clock.json").read_text())
+    assert "modelled" in out and [row["slug"] for row in found["stages"]] == ["baseline", "swizzle"]
+    for row in found["stages"]:
+        assert f"{row['cycles_per_product']:,.0f}" in out
+    assert cli.main(["clock", "--stage", "1", "--chip", "RTX"]) == 2
+    assert "the clock has a table for" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name, reader", [("t.json", "chrome"), ("t.pftrace", "perfetto")])
+def test_trace_writes_what_the_name_asks_for(capsys, tmp_path, name, reader):
+    assert cli.main(["trace", "--stage", "1", "--out", str(tmp_path / name)]) == 0
+    assert f"events in cycles, for {reader}" in capsys.readouterr().out
+    data = (tmp_path / name).read_bytes()
+    if reader == "chrome":
+        assert from_chrome(data.decode()).meta["chip"] == "B200"
+    else:
+        assert b"softmax" in data and b"tensor" in data
+
+
+def test_trace_asks_for_a_format_it_knows(capsys, tmp_path):
+    assert cli.main(["trace", "--stage", "1", "--out", str(tmp_path / "t.xyz")]) == 2
+    assert "--format" in capsys.readouterr().err

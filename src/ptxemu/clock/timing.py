@@ -510,7 +510,7 @@ def tmem_bytes(opcode: str) -> int:
 def replay(
     recorder: Recorder, code: Sequence[Sass], chip: Chip, *, ctas: Container[int] | None = None, keep: bool = True
 ) -> Timing:
-    """Time a recorded run on a chip. ctas: only those (None: all recorded). keep: note the intervals of units and waits.
+    """Time a recorded run on a chip. ctas: only those (None: all recorded). keep: note what units and waits did when.
 
     Raises path.NoWay where the SASS is not of the program that ran.
     """
