@@ -15,6 +15,7 @@ _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 _BAR = re.compile(r"\bbar\.sync\s+0;")
 _STORE_P = re.compile(r"tcgen05\.st\.sync\.aligned\.32x32b\.x4\.b32\s*\[(?P<at>%\w+)\][^;]*;")
 _MMA_OF_P = re.compile(r"tcgen05\.mma\.[\w:.]+\s*\[%\w+\],\s*\[(?P<at>%\w+)\][^;]*;")
+_DESCRIPTOR = re.compile(r"\b\d{19}\b")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]+)"')
 _WAIT_CALL = re.compile(r"mbarrier_wait\(\s*(\w+)")
 
@@ -73,6 +74,31 @@ def move_p(columns: int) -> Callable[[str], str]:
         at = match["at"]
         there = match[0].replace(f"[{at}]", "[moved]")
         return f"{{ .reg .b32 moved; add.s32 moved, {at}, {columns}; {there} }}"
+
+    return edit
+
+
+def read_plain(product: str) -> Callable[[str], str]:
+    """An edit that takes the swizzle mode out of the shared-memory descriptors of one product, "QK" or "PV".
+
+    The TMA still writes the operands swizzled. ValueError for another name, or a kernel without such descriptors.
+    """
+    if product not in ("QK", "PV"):
+        raise ValueError(f"product = {product!r} is neither 'QK' nor 'PV'")
+
+    def plain(match: re.Match[str]) -> str:
+        value = int(match[0])
+        if value >> 61 != 2:  # not a descriptor with the 128-byte swizzle
+            return match[0]
+        # The operand of PV is MN-major and uses its leading dimension byte offset; those of QK leave the field at 1.
+        is_pv = value >> 16 & 0x3FFF != 1
+        return str(value & ((1 << 61) - 1)) if is_pv == (product == "PV") else match[0]
+
+    def edit(ptx: str) -> str:
+        edited = _DESCRIPTOR.sub(plain, ptx)
+        if edited == ptx:
+            raise ValueError(f"no operand of {product} is read with the 128-byte swizzle in this kernel")
+        return edited
 
     return edit
 

@@ -10,7 +10,7 @@ import pytest
 
 from attnbook import figures
 from attnbook.chips import B200, CHIPS, FA4_FORWARD, H200, human_bytes
-from attnbook.figures import budget, layouts, listings, mix, order, style, traffic
+from attnbook.figures import boxes, budget, layouts, listings, mix, order, style, traffic
 from attnbook.figures.stages import mma_operands
 from attnbook.figures.svg import Svg, caption_html, inline
 from attnbook.figures.traces import captured_mmas, stage_run
@@ -40,6 +40,8 @@ STATIC = {
     "instruction_mix": lambda: figures.instruction_mix(stage_run(1)),
     "shared_traffic": lambda: figures.shared_traffic(1, 2),
     "exp_order": lambda: figures.exp_order(1, 2),
+    "tma_boxes": lambda: figures.tma_boxes(2, 3),
+    "box_cost": lambda: figures.box_cost(),
     "timeline_still": lambda: figures.timeline_still(stage_run(1).trace, caption="Two tiles."),
 }
 
@@ -490,3 +492,12 @@ def test_the_order_of_the_exponentials_is_read_off_the_machine_code():
     for p in (one, two):
         assert p.opcodes.count("MUFU.EX2") == 128 and p.opcodes[0] == "LDTM.x8"
         assert list(p.loads) == sorted(p.loads) and list(p.stores) == sorted(p.stores)
+
+
+def test_a_row_of_a_box_costs_the_tma_a_cycle():
+    """Of the record: narrow rows cost what wider ones do, and the boxes of a KV tile hold all of its bytes."""
+    costs, machine = boxes.box_costs()
+    assert "H200" in machine and [c.boxes * c.width * boxes.ROWS for c in costs] == [64 * 1024] * 4
+    assert [c.step / boxes.ROWS for c in costs[:3]] == pytest.approx([1, 1, 1], rel=0.02)
+    assert costs[3].step < 1.3 * costs[2].step
+    assert "32 boxes with rows of 16 bytes" in figures.box_cost().desc

@@ -60,6 +60,8 @@ def everything() -> list[str]:
         figures.timeline_still(run.trace),
         figures.shared_traffic(1, 2),
         figures.exp_order(1, 2),
+        figures.tma_boxes(2, 3),
+        figures.box_cost(),
     ]
     out = [figure.html() for figure in (*drawn, figures.listing(1), figures.diff(1, 2), figures.diff(2, 3))]
     for widget in (

@@ -36,3 +36,15 @@ def test_the_sync_before_pv_is_needed():
 def test_a_sync_that_is_not_there():
     with pytest.raises(ValueError, match=r"number = 3.*3 barriers"):
         mutate.drop_sync(3)(attnbook.compile("p_in_tmem").ptx)
+
+
+@pytest.mark.parametrize("product", ["QK", "PV"])
+def test_what_is_written_swizzled_and_read_plain_is_noticed(product):
+    assert not outcome("swizzle", mutate.read_plain(product))
+
+
+def test_only_swizzled_operands_can_be_read_plain():
+    with pytest.raises(ValueError, match="no operand of QK"):
+        mutate.read_plain("QK")(attnbook.compile("p_in_tmem").ptx)
+    with pytest.raises(ValueError, match="neither"):
+        mutate.read_plain("QV")

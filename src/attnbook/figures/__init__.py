@@ -35,6 +35,7 @@ _WHERE = {
     "exp_order": "order",
     "tma_boxes": "boxes",
     "captured_boxes": "boxes",
+    "box_cost": "boxes",
     "operand_offset": "layouts",
     "captured_mma": "traces",
     "captured_mmas": "traces",
