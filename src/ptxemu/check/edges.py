@@ -317,12 +317,17 @@ class Edges:
             if not held:
                 continue
             loads = self.loads[cta, warp]
+            some = False
             for r in registers:
                 n = held.pop(r, None)
                 if n is not None:
-                    loads.pop(n, None)
+                    some = loads.pop(n, None) is not None or some
+            if not some:
+                continue
             first = min(loads, default=None)
             done = self.counts[("tcgen05.ld", cta, warp)] if first is None else first - 1
+            if done == self.seen.get((cta, warp)):
+                continue
             self.seen[cta, warp] = done
             if not self.strict:
                 self.tmem_done(cta, warp, self.clocks.of_warp(cta, warp) + 3 * self.clocks.fixed, done)

@@ -53,8 +53,8 @@ class Shadow:
                 self.more.pop(c, None)
             self.crowded[key] = False
 
-    def read(self, key: Any, record: int) -> None:
-        """One operation has read these cells."""
+    def read(self, key: Any, record: Any) -> None:
+        """One operation has read these cells; or several, a record for each cell."""
         component = self.records.component
         mine = component[record]
         left: Any = None
@@ -79,7 +79,7 @@ class Shadow:
             if not left.any():
                 return
         flat = self.flat(key)
-        self._crowd(flat[left], np.full(int(left.sum()), record))
+        self._crowd(flat[left], np.broadcast_to(record, flat.shape)[left])
 
     def read_each(self, cells: NDArray[np.intp], records: NDArray[np.int32]) -> None:
         """Many records at once, each its own cells (1-D, the same cell may come several times)."""

@@ -14,7 +14,7 @@ import numpy as np
 from .. import ptx
 from ..isa import Decode
 from ..isa.memory import SCOPES, Shared, address_of, place_of
-from ..isa.tcgen05 import REPEATS
+from ..isa.tcgen05 import REPEATS, _window
 from ..isa.tma import address_reader
 from ..isa.tmem import fragment
 from ..memory import LOCAL_WINDOW, SHARED_RANK_SHIFT, SHARED_RESERVED, SHARED_WINDOW, WINDOW_BITS
@@ -533,7 +533,7 @@ def tmem(d: Decode, semantics: Run) -> Run:
     if shape == "16x32bx2":
         split = int(d.ops[1 if write else 2].value)  # type: ignore[union-attr]
     f = fragment(shape, repeat, packed, split)
-    view, slot, offset = d.address(d.ops[0 if write else 1])
+    address = view, slot, offset = d.address(d.ops[0 if write else 1])
     registers = [] if write else [x.slot for x in d.items(d.ops[0]) if isinstance(x, ptx.Reg)]
     ends = f"tcgen05.wait::{'st' if write else 'ld'}"
 
@@ -541,12 +541,22 @@ def tmem(d: Decode, semantics: Run) -> Run:
         check = w.machine.check
         clocks, records = check.clocks, check.records
         values = getattr(w, view)[slot]
+        number = _each(w, lambda cta, warp, _: check.count((d.name, cta, warp)))
+        window = _window(w, address) if f.lanes == 32 and not f.packed else None
+        if (
+            window is not None
+            and window[2] + f.columns <= 512
+            and check.windows(w, window[2], f.columns, window[0], d.ins, d.name, number)
+        ):
+            for cta, warp, at in w.each_warp() if registers else ():
+                check.pending_load(cta, warp, int(number[at]), registers)
+            return semantics(w)
         for cta, warp, at in w.each_warp():
-            address = int(values[at][0]) + offset
-            lane, column = address >> 16 & 0xFFFF, address & 0xFFFF
+            where = int(values[at][0]) + offset
+            lane, column = where >> 16 & 0xFFFF, where & 0xFFFF
             lane = min(lane, 112)
             key = cta, slice(lane // 16, (lane + f.lanes + 15) // 16), slice(column, min(column + f.columns, 512))
-            n = check.count((d.name, cta, warp))
+            n = int(number[at])
             component = clocks.of_warp(cta, warp) + clocks.fixed * (2 if write else 3)
             maker = Maker(0, d.ins, d.name, [(cta, warp, None)], write, ends=ends)
             record = records.add(maker, 1, TMEM, cta // clocks.cluster_size)
