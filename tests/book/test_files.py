@@ -203,3 +203,24 @@ def test_outputs_hold_no_stray_warning_or_error(html: Path, name: str) -> None:
             if output.get("name") == "stderr" and "expect-stderr" not in tags:
                 stray.append(f"cell {number}: {output['text'][:300]}")
     assert stray == []
+
+
+def test_the_index_of_figures_holds_what_the_pages_hold(html: Path) -> None:
+    on_pages = []
+    for name in PAGES:
+        text = (html / f"{name}.html").read_text(encoding="utf-8")
+        still = re.findall(r'<figure class="bk-fig"[^>]* data-figure="([^"]+)"', text)
+        on_pages.append((still, text.count("widget-view+json")))
+    index = (html / "book/figure-index.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", index, re.DOTALL)[1:]
+    movable = [row for row in rows if "<p>movable</p>" in row or ">movable<" in row]
+    assert len(rows) == sum(len(still) + moving for still, moving in on_pages)
+    assert len(movable) == sum(moving for _, moving in on_pages)
+    drawn = [
+        re.findall(r"<code[^>]*>(?:<span[^>]*>)?(\w+)(?:</span>)?</code>", row)[-1]
+        for row in rows
+        if row not in movable
+    ]
+    assert sorted(drawn) == sorted(name for still, _ in on_pages for name in still)
+    claimed = re.search(r"(\d+) different figures.*?(\d+) of them can be moved", index, re.DOTALL)
+    assert claimed and len(movable) >= int(claimed[2]) > 0 and len(rows) >= int(claimed[1]) > int(claimed[2])

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from attnbook.book import figures
 from attnbook.book.execute import with_outputs
 from attnbook.book.keys import digest, files_under, tree, versions
 from attnbook.book.toc import Chapter
@@ -27,8 +28,14 @@ def lay(root: Path, stage: Path, chapters: list[Chapter], kept: dict[str, dict[s
             target = stage / file.relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+    found = []
     for chapter in chapters:
         if chapter.is_notebook:
             notebook = with_outputs(json.loads(chapter.path.read_text(encoding="utf-8")), kept[chapter.name])
             target = stage / chapter.path.relative_to(root)
             target.write_text(json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False), encoding="utf-8")
+            found.append((f"/{chapter.name}", list(figures.of(notebook))))
+    for page in stage.glob("book/*.md"):
+        text = page.read_text(encoding="utf-8")
+        if figures.MARK in text:
+            page.write_text(text.replace(figures.MARK, figures.index(found)), encoding="utf-8")
