@@ -204,6 +204,8 @@ class Checker(Edges):
     def _same_lane(self, old: int, new: int, cell: int) -> bool:
         """Whether the same lane of the same warp has accessed the cell both times: program order."""
         a, b = self.records.maker(old), self.records.maker(new)
+        if self.records.clock[old] != self.records.at[old] or self.records.component[old] != self.records.by[old]:
+            return False  # asynchronous: not in program order
         if a.cells is None or b.cells is None or a.warps[old - a.first][:2] != b.warps[new - b.first][:2]:
             return False
         before = a.lanes[(a.cells == cell) & (a.records == old)]

@@ -77,6 +77,9 @@ def race(
 ) -> Finding | None:
     """What to say of `new`, which is not ordered behind `old`. known: what `new` knows; None for a warp's access."""
     records = check.records
+    if issued_before(check, new, old):  # it is done now, but it was there before: nobody has waited for its end
+        known = knowledge(check, old)
+        old, new, reads = new, old, not records.maker(new).write
     first, second = describe(check, shadow, old, cells), describe(check, shadow, new, cells)
     a, b = records.maker(old), records.maker(new)
     cta, warp, _ = b.warps[new - b.first]
@@ -88,6 +91,28 @@ def race(
     then = "written" if b.write else "read"
     message = f"{second.where}: {verb} by {first}, then {then} by {second}. {why}"
     return Finding(kind, message, first, second, missing, strict=strict)
+
+
+def knowledge(check: Checker, record: int) -> Table:
+    """What the maker of an access knows: an operation when it was asked for, a warp now."""
+    maker = check.records.maker(record)
+    if maker.op is not None:
+        return check.clocks.fit(maker.op.note.known)
+    cta, warp, _ = maker.warps[record - maker.first]
+    full = int(check.records.by[record]) < check.clocks.fixed
+    return check.clocks.know[cta, warp, 0 if full else SOME]
+
+
+def issued_before(check: Checker, new: int, old: int) -> bool:
+    """Whether an asynchronous operation that is done only now had been asked for before `old`, as far as that knew."""
+    r = check.records
+    by, at = int(r.by[new]), int(r.at[new])
+    if (int(r.component[new]), int(r.clock[new])) == (by, at) or r.cluster[old] != r.cluster[new]:
+        return False
+    if r.by[old] == by and check.records.maker(old).op is None:
+        return bool(r.at[old] > at)
+    known = knowledge(check, old)
+    return bool(by < known.shape[1] and known[V, by] >= at)
 
 
 def explain(

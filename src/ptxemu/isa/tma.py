@@ -403,6 +403,8 @@ def bulk_copy(d: Decode) -> Callable[[Warps], None]:
 
             def job(t=t, owners=owners, offset=offset, address=address, nbytes=nbytes, bar_offset=bar_offset):
                 if source == "global":
+                    if m.check is not None:
+                        m.check.global_bytes(address, nbytes, write=False)
                     data = m.memory.view(address, nbytes, np.uint8, what="bulk load")
                 else:
                     own, begin = m.shared.locate(t.cta, address)
@@ -443,6 +445,8 @@ def _bulk_store(d: Decode, to: Callable, start: Callable, size: int) -> Callable
                 return m.shared.view(owner, offset, nbytes, np.uint8).copy()
 
             def write(data, address=address):
+                if m.check is not None:
+                    m.check.global_bytes(address, len(data), write=True)
                 m.memory.view(address, len(data), np.uint8, write=True, what="bulk store")[:] = data
 
             event = {**origin(d, t.warp), "bytes": nbytes, "offset": offset} if m.tracing else {}
