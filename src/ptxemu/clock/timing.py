@@ -407,7 +407,8 @@ class Replay:
             rows = max(1, elements // box[0]) * max(1, -(-size * box[0] // elements // 128))
         sm = self.sm(work.cta)
         begin = max(at + chip.of("tma_issue"), sm.tma)
-        length = max(rows * chip.of("tma_row"), size / min(chip.of("tma_bytes"), chip.of("l2_bytes")))
+        rate = max(chip.of("tma_row"), chip.of("l2_row"))
+        length = max(rows * rate, size / min(chip.of("tma_bytes"), chip.of("l2_bytes")))
         sm.tma = begin + length
         self.busy["tma"] += length
         sm.arriving.append((begin, begin + length, size / length))
