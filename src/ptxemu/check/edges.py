@@ -34,11 +34,12 @@ class Note:
     -1 until it reports to its mbarrier.  ends: what has to be waited for, in words.
     """
 
-    __slots__ = ("at", "by", "clock", "component", "ends", "issued", "kind", "known", "open", "twins")
+    __slots__ = ("at", "born", "by", "clock", "component", "ends", "issued", "kind", "known", "open", "twins")
 
     def __init__(self, known: Table, by: int, at: int, kind: int, ends: str, component: int = -1, clock: int = 0):
         self.known, self.by, self.at, self.kind, self.ends = known, by, at, kind, ends
         self.component, self.clock = component, clock
+        self.born = 0  # records there were when it was asked for
         self.issued: tuple[int, int] | None = None  # of an MMA: its place in the order of issue
         self.open: list[int] = []  # records whose epoch is not known yet
         self.twins: set[Any] = set()  # accesses of the same instruction by other lanes of the warp
@@ -161,7 +162,7 @@ class Edges:
             thread = self.machine.rank(cta), op.warp, op.lane
             op.note = Note(before.known, before.by, before.at, BULK, "cp.async.bulk.wait_group",
                            clocks.component(cta, ("bulk written", *thread)), before.clock)  # fmt: skip
-            op.note.twins = before.twins
+            op.note.twins, op.note.born = before.twins, before.born
             return
         if ins.opcode.startswith("wgmma"):
             self._submit_product(op)
@@ -195,7 +196,7 @@ class Edges:
                            clocks.component(cta, ("bulk read", *thread)), group)  # fmt: skip
         else:
             op.note = Note(known, by, now, BULK, "mbarrier")
-        op.note.twins = self.twins.setdefault((cta, op.warp), op.note.twins)
+        op.note.twins, op.note.born = self.twins.setdefault((cta, op.warp), op.note.twins), self.records.count
         clocks.step(cta, op.warp, view)
 
     def _submit_product(self, op: AsyncOp) -> None:
@@ -206,6 +207,7 @@ class Edges:
         n = self.count(("wgmma", cta, first // 4))
         by, now = self.clocks.epoch(cta, first, FULL)
         op.note = Note(self.clocks.fit(known), by, now, WGMMA, "wgmma.wait_group", component, n)
+        op.note.born = self.records.count
 
     def record(self, write: bool, what: str = "") -> tuple[int, Table]:
         """A record for an access of the operation that is being done, and what the operation knows."""

@@ -106,11 +106,10 @@ def knowledge(check: Checker, record: int) -> Table:
 def issued_before(check: Checker, new: int, old: int) -> bool:
     """Whether an asynchronous operation that is done only now had been asked for before `old`, as far as that knew."""
     r = check.records
-    by, at = int(r.by[new]), int(r.at[new])
-    if (int(r.component[new]), int(r.clock[new])) == (by, at) or r.cluster[old] != r.cluster[new]:
+    op, before = check.records.maker(new).op, check.records.maker(old).op
+    if op is None or r.cluster[old] != r.cluster[new] or (before.note.born if before else old) < op.note.born:
         return False
-    if r.by[old] == by and check.records.maker(old).op is None:
-        return bool(r.at[old] > at)
+    by, at = int(r.by[new]), int(r.at[new])
     known = knowledge(check, old)
     return bool(by < known.shape[1] and known[V, by] >= at)
 
