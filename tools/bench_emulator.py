@@ -3,6 +3,7 @@
     python tools/bench_emulator.py                          FlashAttention-4's forward, stage 1 and stage 7
     python tools/bench_emulator.py --save before.json       keep figures and fingerprints
     python tools/bench_emulator.py --against before.json    ratios to kept figures; differing fingerprints are an error
+    python tools/bench_emulator.py --vs ../old              in turn with another checkout: ratios that noise cannot move
 
 Figures are of the launch alone, the best and the median of --repeat, on one core; "first" has the decoding of the
 kernel in it. Memory: the most that the process had at any time, and by how much the launches raised it (the rest is
@@ -19,8 +20,10 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +120,46 @@ def measure(name: str, repeat: int, seeds: int) -> dict[str, Any]:
     }
 
 
+def serve(name: str) -> None:
+    """For each line on stdin one launch; its seconds on stdout."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    launch = CASES[name]()
+    launch()
+    for _ in sys.stdin:
+        print(launch()[0].seconds, file=answers, flush=True)
+
+
+def in_turn(name: str, other: Path, repeat: int) -> list[float]:
+    """Seconds of the other checkout / seconds of this one, for launches in turn."""
+    processes = []
+    for root in (other.resolve(), ROOT):
+        command = [sys.executable, str(Path(__file__).resolve()), name, "--serve"]
+        environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        processes.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+    ratios = []
+    for _ in range(repeat):
+        seconds = []
+        for process in processes:
+            assert process.stdin is not None and process.stdout is not None
+            print(file=process.stdin, flush=True)
+            seconds.append(float(process.stdout.readline()))
+        ratios.append(seconds[0] / seconds[1])
+    for process in processes:
+        process.communicate()
+    return ratios
+
+
+def numpy_call() -> float:
+    """Microseconds for one NumPy addition of 128 elements: what the speed of the machine at hand is measured in."""
+    import numpy as np
+
+    a = np.ones((4, 1, 32), np.float32)
+    out = np.empty_like(a)
+    return min(timeit.repeat(lambda: np.add(a, a, out), number=20000, repeat=5)) / 20000 * 1e6
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -126,7 +169,23 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--against", type=Path)
+    parser.add_argument("--vs", type=Path, metavar="CHECKOUT")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.serve:
+        os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            serve(*options.cases)
+            os.chdir(ROOT)
+        return 0
+    if options.vs:
+        for name in options.cases:
+            ratios = sorted(in_turn(name, options.vs, options.repeat))
+            middle = statistics.median(ratios)
+            print(f"{name:16} {middle:.2f} times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f} in {len(ratios)} pairs)")
+        return 0
+    print(f"one NumPy addition of 128 elements takes {numpy_call():.2f} us here now")
     save = options.save.resolve() if options.save else None
     before = json.loads(options.against.read_text()) if options.against else {}
     os.environ.setdefault("CUTE_DSL_ARCH", "sm_100a")

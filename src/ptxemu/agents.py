@@ -62,6 +62,11 @@ class Agents:
     def __bool__(self) -> bool:
         return bool(self.queues)
 
+    @property
+    def in_step(self) -> bool:
+        """Whether operations asked for together are done together: so it is under the fair schedule."""
+        return self.rng is None
+
     def pending(self) -> list[AsyncOp]:
         return [op for queue in self.queues.values() for op in queue]
 

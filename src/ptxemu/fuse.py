@@ -1,17 +1,18 @@
-"""Like instructions of a block run together: one NumPy call for the registers of all of them.
+"""Like instructions of a straight run done together: one NumPy call for the registers of all of them.
 
-Compilers unroll: a block of 64 instructions is often 20 packs, 20 multiply-adds and 20 unpacks of neighbouring
+Compilers unroll: a few hundred instructions are often 64 packs, 64 multiply-adds and 64 unpacks of neighbouring
 registers, none of which needs another's result. Registers are rows of one array, so that a function which works on row
-7 works on rows 7 to 26 as well (registers.Rows); the semantics in isa/ are decoded for many slots instead of one, and
+7 works on rows 7 to 70 as well (registers.Rows); the semantics in isa/ are decoded for many slots instead of one, and
 stay what they are.
 
-Within a block the instructions that only compute on registers (LANEWISE, no guard) are put into groups that do not
-depend on each other; everything else keeps its order. What every register holds at the end of the block is the same,
-and nobody can look in between: a block runs in one go, and none of these instructions can fail.
+The instructions that only compute on registers (LANEWISE, no guard) are put into groups whose members do not depend on
+each other, and done when the first of them is due; everything else keeps its order and its turn. Nobody sees the
+difference: a warp's registers are its own, and none of these instructions can fail or wait.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -187,8 +188,25 @@ def _graph(ops: Sequence[Op]) -> list[_Node]:
     return nodes
 
 
-def fuse(program: Program, ops: Sequence[Op]) -> tuple[list[Semantics], list[int]]:
-    """The functions that do what `ops` do, one after another, and for each the index of (the first of) its ops."""
+@dataclass(slots=True)
+class Fused:
+    """What a chunk of a straight run does: functions, and for each of them the instruction that it begins with.
+
+    full: for whole warps, like instructions together. masked: for some of the lanes, each instruction by itself.
+    """
+
+    full: list[Semantics]
+    full_places: list[int]
+    masked: list[Semantics]
+    masked_places: list[int]
+
+
+def fuse(program: Program, ops: Sequence[Op], length: int) -> list[Fused]:
+    """A straight run of instructions, cut into chunks of `length`: what is to be done in each of them.
+
+    Everything is done in its own chunk; only what is LANEWISE may be done in an earlier one, together with others like
+    it. So whoever enters such a run has to do so at its beginning, and whoever has begun has to go on to the end.
+    """
     nodes = _graph(ops)
     left: dict[Any, int] = defaultdict(int)
     ready: dict[Any, list[int]] = defaultdict(list)
@@ -196,40 +214,48 @@ def fuse(program: Program, ops: Sequence[Op]) -> tuple[list[Semantics], list[int
         left[node.key] += 1
         if not node.waits:
             ready[node.key].append(node.at)
-    functions: list[Semantics] = []
-    places: list[int] = []
-    while ready:
-        # What all of its kind are ready for, first; else of what most is; what was written first, among equals.
-        key = max(ready, key=lambda k: (k is None, len(ready[k]) / left[k], len(ready[k]), -ready[k][0]))
-        group = ready.pop(key)
-        left[key] -= len(group)
-        for part in _parts([ops[i] for i in group]) if len(group) >= SMALLEST else [[ops[i] for i in group]]:
-            functions.append(_one(program, part))
-            places.append(ops.index(part[0]))
-        for i in group:
-            for follower in nodes[i].followers:
-                nodes[follower].waits -= 1
-                if not nodes[follower].waits:
-                    ready[nodes[follower].key].append(follower)
-    return functions, places
+    placed = [False] * len(ops)
+    chunks: list[Fused] = []
+    for start in range(0, len(ops), length):
+        chunk = Fused([], [], [], [])
+        chunks.append(chunk)
+        end = min(start + length, len(ops))
+        missing = placed[start:end].count(False)
+        while missing:
+            # Of the kinds that this chunk needs: what all are ready for, else of what most is, else the first.
+            needed = [k for k, waiting in ready.items() if min(waiting) < end]
+            key = max(needed, key=lambda k: (k is None, len(ready[k]) / left[k], len(ready[k]), -min(ready[k])))
+            group = sorted(ready.pop(key))
+            left[key] -= len(group)
+            for part in _parts(ops, group):
+                chunk.full.append(_one(program, [ops[i] for i in part]))
+                chunk.full_places.append(part[0])
+            for i in group:
+                chunk.masked.append(ops[i].masked)
+                chunk.masked_places.append(i)
+                placed[i] = True
+                missing -= i < end
+                for follower in nodes[i].followers:
+                    nodes[follower].waits -= 1
+                    if not nodes[follower].waits:
+                        ready[nodes[follower].key].append(follower)
+    return chunks
 
 
-def _targets(op: Op) -> tuple[int, ...]:
-    return tuple(slot for _, slot in op.writes)
-
-
-def _parts(group: list[Op]) -> list[list[Op]]:
+def _parts(ops: Sequence[Op], group: list[int]) -> list[list[int]]:
     """Cut a group where its targets do not go on in even steps."""
-    group = sorted(group, key=_targets)
-    parts: list[list[Op]] = [[group[0]]]
+    if len(group) < SMALLEST:
+        return [group]
+    ordered = sorted((tuple(slot for _, slot in ops[i].writes), i) for i in group)
+    parts = [[ordered[0][1]]]
     step: tuple[int, ...] | None = None
-    for op in group[1:]:
-        new = tuple(b - a for a, b in zip(_targets(parts[-1][-1]), _targets(op), strict=True))
+    for (before, _), (targets, i) in itertools.pairwise(ordered):
+        new = tuple(b - a for a, b in zip(before, targets, strict=True))
         if min(new, default=0) > 0 and (step is None or new == step):
-            parts[-1].append(op)
+            parts[-1].append(i)
             step = new
         else:
-            parts.append([op])
+            parts.append([i])
             step = None
     return parts
 

@@ -55,6 +55,8 @@ class Warps(View):
     """A bundle of warps at one PC: warps [first, end) of each of some resident CTAs. Register arrays have `shape` =
     (warps, CTAs, 32).
 
+    ctas, cta: the resident CTAs, as a list and as an array that goes with registers; warp: likewise.
+
     Read `w.u32[slot]`, write `w.to.u32[slot]`. `mask` is None when every lane is active. `twin` is the same bundle
     with a mask, whose
     writes go to scratch first.
@@ -63,6 +65,7 @@ class Warps(View):
     __slots__ = (
         "count",
         "cta",
+        "ctas",
         "key",
         "lane_pc",
         "machine",
@@ -76,6 +79,7 @@ class Warps(View):
         "warp",
     )
 
+    ctas: list[int]
     to: View
     twin: Warps
     mask: np.ndarray | None
@@ -84,7 +88,8 @@ class Warps(View):
         w0, w1, c0, c1, step = self.key = key
         self.machine = machine
         self.rect = (slice(w0, w1), slice(c0, c1, step))
-        self.cta = np.arange(c0, c1, step).reshape(1, -1, 1)
+        self.ctas = list(range(c0, c1, step))
+        self.cta = np.array(self.ctas).reshape(1, -1, 1)
         self.warp = np.arange(w0, w1).reshape(-1, 1, 1)
         self.shape = (w1 - w0, self.cta.size, 32)
         self.count = self.shape[0] * self.shape[1]
@@ -176,9 +181,9 @@ class Machine:
                 if not fresh:  # new arrays are zero already, and take no memory before they are used
                     raw.fill(0)
             else:  # nobody may rely on what a register holds before it is written
-                wide = raw.reshape(raw.shape[0], -1)
                 junk = noise.integers(0, 256, (raw.shape[0], raw.itemsize), np.uint8)
-                wide[...] = junk % 2 if raw.dtype == np.bool_ else junk.view(raw.dtype)
+                each = junk % 2 if raw.dtype == np.bool_ else junk.view(raw.dtype)
+                raw[...] = each.reshape(-1, *[1] * (raw.ndim - 1))
         self.shared.reset(POISON)
         if self._tmem is not None:
             self._tmem.fill(0xFFFFFFFF)
@@ -289,14 +294,21 @@ class Machine:
     # ---- constants
 
     def _fill_constants(self) -> None:
+        literals: dict[int, list[tuple[int, int]]] = {}
         for (bits, kind, *what), slot in self.program.constants.items():
             target = self.files.raw[bits][slot]
-            if kind == "literal":
-                target[...] = [what[0] & (1 << 64) - 1, what[0] >> 64] if bits == 128 else what[0]
+            if kind == "literal" and bits != 128:
+                literals.setdefault(bits, []).append((slot, what[0]))
+            elif kind == "literal":
+                target[...] = [what[0] & (1 << 64) - 1, what[0] >> 64]
             elif kind == "special":
                 target[...] = self.special(what[0]).astype(target.dtype)
             else:
                 target[...] = self.symbol(what[0], what[1]).astype(target.dtype)
+        for bits, some in literals.items():  # all at once: there are hundreds
+            raw = self.files.raw[bits]
+            slots, values = zip(*some, strict=True)
+            raw[list(slots)] = np.array(values, raw.dtype).reshape(-1, 1, 1, 1)
 
     def special(self, name: str) -> np.ndarray:
         """The value of a special register for every thread, broadcastable to [warp, CTA, lane] (PTX ISA "Special

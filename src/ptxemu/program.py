@@ -10,7 +10,7 @@ import numpy as np
 
 from . import isa, ptx
 from .errors import UnsupportedInstruction
-from .fuse import fuse, lanewise
+from .fuse import Fused, fuse, lanewise
 from .registers import RAW
 
 if TYPE_CHECKING:
@@ -47,15 +47,16 @@ class Op:
 class Block:
     """Plain instructions [start, end) and the branch or blocking instruction behind them, if there is one.
 
-    full: for whole warps, like instructions together; places: for each function of `full`, the instruction it begins
-    with. masked: for some of the lanes, one function for each instruction.
+    full: for whole warps; masked: for some of the lanes; places: the instruction that each of the functions begins
+    with. Some may be of a later block of the same straight run, or have been done in an earlier one (see fuse.py).
     """
 
     start: int
     end: int
     full: list[Semantics]
-    places: list[int]
+    full_places: list[int]
     masked: list[Semantics]
+    masked_places: list[int]
     last: Op | None
     warps: int = 0  # warp executions so far
 
@@ -119,23 +120,39 @@ class Program:
         return self._hidden[key]
 
     def block(self, pc: int) -> Block:
-        """The block that starts at `pc`."""
+        """The block that starts at `pc`: where a straight run begins, or at a multiple of MAX_RUN behind that."""
         found = self.blocks.get(pc)
         if found is None:
-            end, last = pc, None
-            while True:
-                op = self.ops[end]
-                if op.kind != "plain" or op.converge:
-                    last = op
-                    break
-                end += 1
-                if end in self.leaders or end - pc >= MAX_RUN:
-                    break
-            run = self.ops[pc:end]
-            full, places = fuse(self, run)
-            masked = [op.masked for op in run]
-            found = self.blocks[pc] = Block(pc, end, full, [pc + i for i in places], masked, last)
+            self._straight_run(pc)
+            found = self.blocks[pc]
         return found
+
+    def _straight_run(self, start: int) -> None:
+        """Make the blocks of the plain instructions from `start` to a branch, a target of one, or an instruction that
+        waits or brings the lanes together.
+        """
+        end, last = start, None
+        while True:
+            op = self.ops[end]
+            if op.kind != "plain" or op.converge:
+                last = op
+                break
+            end += 1
+            if end in self.leaders:
+                break
+        chunks = fuse(self, self.ops[start:end], MAX_RUN) or [Fused([], [], [], [])]
+        for i, chunk in enumerate(chunks):
+            at = start + i * MAX_RUN
+            until = min(at + MAX_RUN, end)
+            self.blocks[at] = Block(
+                at,
+                until,
+                chunk.full,
+                [start + x for x in chunk.full_places],
+                chunk.masked,
+                [start + x for x in chunk.masked_places],
+                last if until == end and until - at < MAX_RUN else None,
+            )
 
 
 def decode(module: ptx.Module, name: str | None = None, checked: bool = False) -> Program:

@@ -1,9 +1,9 @@
 """Register files as structures of arrays: register r of every resident warp is one NumPy array.
 
 A file holds all registers of one width, indexed [slot, warp in CTA, resident CTA, lane]. A bundle of warps is a
-rectangle of the two middle axes, so
-that each of its registers is a plain view and one NumPy call serves every warp of the bundle. Views are made when
-first used and kept.
+rectangle of the two middle axes, so that each of its registers is a plain view and one NumPy call serves every warp of
+the bundle. Views are made when first used and kept. In memory the registers of a warp lie side by side: neighbouring
+ones are used together, and rows of one register, a power of two apart, would all fall into the same sets of a cache.
 """
 
 from __future__ import annotations
@@ -56,11 +56,9 @@ class RegisterFiles:
     def __init__(self, slots: dict[int, int], warps: int, ctas: int) -> None:
         self.raw: dict[int, np.ndarray] = {}
         for bits, count in slots.items():
-            shape: tuple[int, ...] = (max(count, 1), warps, ctas, 32)
-            if bits == 128:
-                self.raw[bits] = np.zeros((*shape, 2), np.uint64)
-            else:
-                self.raw[bits] = np.zeros(shape, _DTYPES[bits])
+            shape: tuple[int, ...] = (warps, max(count, 1), ctas, 32)
+            by_warp = np.zeros((*shape, 2), np.uint64) if bits == 128 else np.zeros(shape, _DTYPES[bits])
+            self.raw[bits] = by_warp.swapaxes(0, 1)
         self.typed = {name: _typed(self.raw[bits], dtype, form, bits) for name, (bits, dtype, form) in FORMS.items()}
 
 
@@ -86,7 +84,7 @@ class Rows:
             found = cls._known[slots] = cls()
             first, found.count = slots[0], len(slots)
             steps = {b - a for a, b in itertools.pairwise(slots)}
-            found.step = steps.pop() if len(steps) == 1 else -1
+            found.step = steps.pop() if len(steps) == 1 else 1 if len(slots) == 1 else -1
             if found.step > 0:
                 found.index = slice(first, slots[-1] + 1, found.step)
             elif found.step == 0:

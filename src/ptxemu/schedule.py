@@ -10,6 +10,7 @@ order of warps open; two schedules use that freedom: "fair" and "adversarial" (s
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Callable, Hashable, Iterable
@@ -83,8 +84,14 @@ class Bundle:
 
 def rectangles(member: np.ndarray) -> list[RectKey]:
     """Cut a set of warps (bool [warp, CTA]) into rectangles: runs of warps with the same CTAs, those in arithmetic
-    progressions.
+    progressions. The same few sets come again and again.
     """
+    return _rectangles(member.shape[1], member.tobytes())
+
+
+@functools.lru_cache(maxsize=4096)
+def _rectangles(ctas: int, cells: bytes) -> list[RectKey]:
+    member = np.frombuffer(cells, np.bool_).reshape(-1, ctas)
     keys = []
     rows = np.flatnonzero(member.any(1))
     i = 0
@@ -317,7 +324,7 @@ class Scheduler:
         except Exception as error:
             at = block.end
             if run is not None:
-                at = block.start + runs.index(run) if b.divergent else block.places[runs.index(run)]
+                at = (block.masked_places if b.divergent else block.full_places)[runs.index(run)]
             ins = self.program.ops[min(at, len(self.program.ops) - 1)].ins
             if isinstance(error, EmulationError):
                 if error.where or isinstance(error, DeadlockError):

@@ -111,8 +111,10 @@ def state(body: str) -> list[np.ndarray]:
     return [memory]
 
 
-def one_by_one(program_, ops):
-    return [op.full for op in ops], list(range(len(ops)))
+def one_by_one(program_, ops, length):
+    """Every instruction by itself, in its place."""
+    cuts = [range(i, min(i + length, len(ops))) for i in range(0, len(ops), length)]
+    return [fuse.Fused([ops[i].full for i in cut], list(cut), [ops[i].masked for i in cut], list(cut)) for cut in cuts]
 
 
 def fill(form: str, rng: random.Random) -> str:
@@ -142,26 +144,42 @@ def test_a_form_together_and_apart(form, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_order_of_forms(seed, monkeypatch):
-    """60 instructions that read and write the same few registers."""
+    """150 instructions (three blocks) that read and write the same few registers."""
     rng = random.Random(seed)
     chosen = rng.sample(FORMS, 5)
-    lines = [fill(rng.choice(chosen), rng) for _ in range(60)]
+    lines = [fill(rng.choice(chosen), rng) for _ in range(150)]
     lines = [f"@{rng.choice(['', '!'])}%p{rng.randrange(6)} {x}" if rng.random() < 0.05 else x for x in lines]
     compare(monkeypatch, "\n".join(lines))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_lanes_that_part(seed, monkeypatch):
+    """Half of the lanes go another way through the same kind of code, and they meet again."""
+    rng = random.Random(seed)
+    chosen = [form for form in rng.sample(FORMS, 12) if "p}" not in form.split()[1]][:5]
+
+    def lines() -> str:
+        return "\n".join(fill(rng.choice(chosen), rng) for _ in range(90))
+
+    body = f"""{lines()} setp.lt.u32 %p0, %rx, 40; @%p0 bra ELSE; {lines()} bra DONE;
+        ELSE: {lines()} DONE: {lines()}"""
+    compare(monkeypatch, body)
 
 
 def functions(body: str) -> int:
     """How many functions the first block of these lines became."""
     text = f""".version 9.0\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 a) {{
         .reg .b32 %r<200>; .reg .b64 %d<99>; .reg .pred %p<9>; {body} ret; }}"""
-    return len(program.decode(ptx.parse(text)).block(0).full)
+    decoded = program.decode(ptx.parse(text))
+    decoded.block(0)
+    return sum(len(block.full) for block in decoded.blocks.values())
 
 
 def test_unrolled_code_becomes_few_calls():
     triples = [
         f"mov.b64 %d{2 * i}, {{%r{2 * i}, %r{2 * i + 1}}}; fma.rn.f32x2 %d{2 * i + 1}, %d{2 * i}, %d90, %d91;"
         f"mov.b64 {{%r{100 + 2 * i}, %r{101 + 2 * i}}}, %d{2 * i + 1};"
-        for i in range(20)
+        for i in range(40)
     ]
     assert functions(" ".join(triples)) == 3
     # A chain has nothing that could go together; two chains go side by side where their registers are neighbours.

@@ -4,7 +4,6 @@ barriers.py."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from . import Decode, instruction
 
 Run = Callable[[Any], "list[Blocked] | None"]
 U32, U64 = np.uint32, np.uint64
+NOTHING = np.zeros(0, U64)
 
 
 def modifiers(d: Decode) -> None:
@@ -108,19 +108,19 @@ def arrive(d: Decode) -> Run:
             before.append(m.mbarriers.update(*place, arrivals, n if expects else 0, n if completes else 0))
         return before
 
-    def together(m: Any, place: tuple[int, int], amounts: list[int], results: bool) -> list[int] | None:
+    def together(m: Any, place: tuple[int, int], amounts: np.ndarray, results: bool) -> np.ndarray | None:
         """The same for lanes whose order cannot be seen, in one step; None where it can be."""
-        total = sum(amounts)
+        total = int(amounts.sum())
         arrivals = 0 if not arrives else len(amounts) if expects else total
         if not results:
             arrive_in_phases(m, place, arrivals, total if expects else 0, total if completes else 0, no_complete, d)
-            return []
+            return NOTHING
         word = m.mbarriers.word(*place)
         if expects or no_complete or arrivals > unpack(word)[0]:
             return None
         m.mbarriers.update(*place, arrivals)
         # Every arrival before a lane's own has lowered the pending count, the lowest bits of the word.
-        return [word - sum_before for sum_before in accumulate(amounts[:-1], initial=0)]
+        return U64(word) - (np.cumsum(amounts, dtype=U64) - amounts)
 
     def run(w: Any) -> None:
         m = w.machine
@@ -140,9 +140,9 @@ def arrive(d: Decode) -> Run:
                 if several:
                     lanes = mine == a if active is None else (mine == a) & active
                 if counts is None:
-                    amounts = [1] * int(addresses.size if not several else np.count_nonzero(lanes))
+                    amounts = np.ones(int(addresses.size if not several else np.count_nonzero(lanes)), U64)
                 else:
-                    amounts = (counts[:, j] if lanes is None else counts[:, j][lanes]).ravel().tolist()
+                    amounts = (counts[:, j] if lanes is None else counts[:, j][lanes]).ravel().astype(U64)
                 place = m.mbarriers.locate(cta, a)
                 if m.observer is not None:
                     some = np.ones(mine.shape, np.bool_) if lanes is None else lanes
@@ -150,9 +150,9 @@ def arrive(d: Decode) -> Run:
                         m.observer.arrive(cta, warp, place, m.mbarriers.phases[place])
                 before = None if drops else together(m, place, amounts, result is not None)
                 if before is None:
-                    before = one_by_one(m, place, amounts)
+                    before = np.array(one_by_one(m, place, amounts.tolist()), U64)
                 if result is not None:
-                    tokens = np.array(before, np.uint64)
+                    tokens = before
                     if lanes is None:
                         result[:, j] = tokens.reshape(mine.shape)
                     else:
@@ -202,6 +202,12 @@ def completed(d: Decode) -> tuple[int, Callable[[Any], tuple[np.ndarray, np.ndar
         m = w.machine
         where = address(w)
         want = w.u32[state] & U32(1) if parity else (w.u64[state] >> U64(PARITY_SHIFT)).astype(U32)
+        if w.mask is None:  # nearly always every CTA's warps look at one barrier of its own
+            offsets = where - w.shared_base
+            at = int(offsets[0, 0, 0])
+            if (offsets == offsets[0, 0, 0]).all() and all((cta, at) in m.mbarriers.phases for cta in w.ctas):
+                parities = (m.mbarriers.words[w.ctas, at >> 3] >> U64(PARITY_SHIFT)).astype(U32)
+                return parities[:, None] != want, np.broadcast_to(w.cta, w.shape), offsets, want
         mine = (where >> U32(SHARED_RANK_SHIFT)).astype(np.int64)
         owner = np.broadcast_to(w.cta - w.cta % m.cluster_size + mine, w.shape)
         offset = where & U32((1 << SHARED_RANK_SHIFT) - 1)
@@ -260,8 +266,10 @@ def try_wait(d: Decode) -> Run:
         if passed.any(-1).all() and (w.mask is None or passed.any()):
             return None
         blocked = []
+        waits: dict[tuple[int, int, int], Wait] = {}  # the warps of a bundle mostly wait for the same
+        some = np.asarray(passed.any(-1)).tolist()
         for cta, warp, at in w.each_warp():
-            if passed[at].any():
+            if some[at[0]][at[1]]:
                 continue
             if (cta, warp) in m.expired:
                 m.expired.discard((cta, warp))
@@ -269,7 +277,11 @@ def try_wait(d: Decode) -> Run:
                 continue
             lane = 0 if w.mask is None else int(w.mask[at].argmax())
             where = (*at, lane)
-            blocked.append(Blocked(cta, warp, waiting(m, int(owner[where]), int(offset[where]), int(want[where]))))
+            what = int(owner[where]), int(offset[where]), int(want[where])
+            wait = waits.get(what)
+            if wait is None:
+                wait = waits[what] = waiting(m, *what)
+            blocked.append(Blocked(cta, warp, wait))
         return blocked or None
 
     return run

@@ -63,24 +63,20 @@ def unpack_tmem_operand(cells: NDArray[np.uint32]) -> NDArray[np.uint16]:
 
 def multiply(a: Operand, b: Operand) -> Operand:
     """A @ B.T for A (m, 16) and B (n, 16): one MMA's products, summed in FP32."""
-    with np.errstate(all="ignore"):
-        return a @ b.T
+    return np.asarray(a @ b.T)
 
 
 def accumulate(d: NDArray[np.uint32], product: Operand, kind: str, keep: bool, scale: int = 0) -> NDArray[np.uint32]:
     """D's cells after one MMA: product, plus D * 2^-scale if keep. d: cells (m, n).  kind: "f32", or "f16" in the low
     half.
     """
-    with np.errstate(all="ignore"):
-        if keep:
-            old = (
-                d.view(np.float32)
-                if kind == "f32"
-                else (d & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32)
-            )
-            if scale:
-                old = old * np.float32(2.0**-scale)
-            product = old + product
-        if kind == "f32":
-            return product.view(np.uint32)
-        return product.astype(np.float16).view(np.uint16).astype(np.uint32)
+    if keep:
+        old = (
+            d.view(np.float32) if kind == "f32" else (d & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32)
+        )
+        if scale:
+            old = old * np.float32(2.0**-scale)
+        product = old + product
+    if kind == "f32":
+        return product.view(np.uint32)
+    return product.astype(np.float16).view(np.uint16).astype(np.uint32)

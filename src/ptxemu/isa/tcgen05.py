@@ -20,6 +20,7 @@ from .. import ptx
 from ..errors import IllegalInstruction
 from ..machine import AsyncOp, Machine, Warps
 from ..memory import SHARED_RESERVED
+from ..registers import Rows
 from . import Decode, instruction
 from . import mma as arithmetic
 from .ctapair import aligned, group_of, pair_of, use_group
@@ -90,7 +91,7 @@ class _Mma:
         state.require(column, 8, "tcgen05.mma, A")
         if self.machine.check is not None:
             self.machine.check.cells(cta, rows, column, 8, write=False)
-        if not state.written[at].all():
+        if not state.is_written(rows, column, 8):
             raise IllegalInstruction(
                 f"tcgen05.mma reads A from TMEM columns {column}-{column + 7}{self.whose(cta)}, which nobody has"
                 " written"
@@ -122,7 +123,7 @@ class _Mma:
         state.require(column, n, "tcgen05.mma, D")
         if self.machine.check is not None:
             self.machine.check.cells(cta, rows, column, n, write=True)
-        if self.keep and not state.written[at].all():
+        if self.keep and not state.is_written(rows, column, n):
             raise IllegalInstruction(
                 f"tcgen05.mma accumulates onto TMEM columns {column}-{column + n - 1}{self.whose(cta)}, which nobody"
                 " has written (enable-input-d must be false in the first MMA of a tile)"
@@ -136,7 +137,10 @@ class _Mma:
             at = (lanes[on], at[1])
             result = result[on]
         cells[at] = result
-        state.written[at] = True
+        if self.disabled:
+            state.written[at] = True
+        else:
+            state.write(rows, column, n)
 
 
 @instruction("tcgen05.mma")
@@ -398,11 +402,6 @@ def _cells(w: Warps, window: tuple[int, int, int], columns: int) -> NDArray[np.u
     return cells.reshape(len(cells), lanes // 32, 32, columns).transpose(3, 1, 0, 2)
 
 
-def _run_of(slots: list[int]) -> slice | None:
-    """The slots as a slice when they are consecutive registers."""
-    return slice(slots[0], slots[0] + len(slots)) if slots == [*range(slots[0], slots[0] + len(slots))] else None
-
-
 @instruction("tcgen05.ld", converge=True)
 def load(d: Decode) -> Callable[[Warps], None]:
     """PTX ISA 9.7.16.8.3 tcgen05.ld: cells of the warp's window of tensor memory to registers."""
@@ -410,7 +409,7 @@ def load(d: Decode) -> Callable[[Warps], None]:
     slots = [d.write(item, "u32") for item in d.items(d.ops[0])]
     if len(slots) != f.registers:
         raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
-    opcode, consecutive, plain = d.ins.opcode, _run_of(slots), f.lanes == 32 and not f.packed
+    opcode, rows, plain = d.ins.opcode, Rows.of(tuple(slots)), f.lanes == 32 and not f.packed
 
     def run(w: Warps) -> None:
         m = w.machine
@@ -420,11 +419,11 @@ def load(d: Decode) -> Callable[[Warps], None]:
             for cta in w.cta.ravel().tolist():
                 state = tmem_state(m, cta)
                 state.require(column, f.columns, opcode)
-                if not state.written[lane : lane + lanes, column : column + f.columns].all():
+                if not state.is_written(slice(lane, lane + lanes), column, f.columns):
                     _unwritten(m, d, cta, w.key[0], lane, column, f.columns)
             out = _cells(w, window, f.columns)
-            if consecutive is not None and w.to is w:
-                w.u32.array[(consecutive, *w.rect)] = out  # type: ignore[attr-defined]
+            if w.to is w and rows.step > 0:
+                w.u32[rows][...] = out  # type: ignore[index]
                 return
         else:
             out = np.empty((f.registers, *w.shape), np.uint32)
@@ -473,7 +472,7 @@ def store(d: Decode) -> Callable[[Warps], None]:
     slots = [d.read(item, "u32") for item in d.items(d.ops[-1])]
     if len(slots) != f.registers:
         raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
-    opcode, consecutive, plain = d.ins.opcode, _run_of(slots), f.lanes == 32 and not f.packed
+    opcode, rows, plain = d.ins.opcode, Rows.of(tuple(slots)), f.lanes == 32 and not f.packed
 
     def run(w: Warps) -> None:
         m = w.machine
@@ -483,13 +482,8 @@ def store(d: Decode) -> Callable[[Warps], None]:
             for cta in w.cta.ravel().tolist():
                 state = tmem_state(m, cta)
                 state.require(column, f.columns, opcode)
-                state.written[lane : lane + lanes, column : column + f.columns] = True
-            cells = _cells(w, window, f.columns)
-            if consecutive is not None:
-                cells[...] = w.u32.array[(consecutive, *w.rect)]  # type: ignore[attr-defined]
-                return
-            for slot, target in zip(slots, cells, strict=True):
-                target[...] = w.u32[slot]
+                state.write(slice(lane, lane + lanes), column, f.columns)
+            _cells(w, window, f.columns)[...] = w.u32[rows]  # type: ignore[index]
             return
         data = np.stack([w.u32[slot] for slot in slots])
         for cta, warp, at in w.each_warp():

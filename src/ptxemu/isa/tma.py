@@ -137,38 +137,45 @@ def _groups(m: Machine, cta: int) -> dict[tuple[int, int], BulkGroups]:
     return m.cta_state[cta].setdefault("bulk groups", {})
 
 
+@dataclass(slots=True)
+class _Store:
+    """A copy out of shared memory as a member of the open bulk groups of its threads: all of one warp, and all of
+    them want the same."""
+
+    groups: list[Group] = field(default_factory=list)
+
+    def join(self, m: Machine, t: Any) -> None:
+        """Thread t stores the same."""
+        group = _groups(m, t.cta).setdefault((t.warp, t.lane), BulkGroups()).open
+        group.reading += 1
+        group.writing += 1
+        self.groups.append(group)
+
+
 def _submit_store(
     m: Machine, d: Decode, t: Any, read: Callable[[], Any], write: Callable[[Any], None], name: str, data: dict
-) -> None:
+) -> _Store:
     """A copy out of shared memory as a member of the thread's open bulk group: first its read, then its write."""
-    group = _groups(m, t.cta).setdefault((t.warp, t.lane), BulkGroups()).open
-    group.reading += 1
-    group.writing += 1
+    store = _Store()
+    store.join(m, t)
     key = ("bulk groups", t.cta, t.warp)
+    unit: dict[str, Any] = {"engine": "tma", "cta": t.cta, "ins": d.ins, "data": data, "warp": t.warp, "lane": t.lane}
 
     def written(held: Any) -> None:
         write(held)
-        group.writing -= 1
+        for group in store.groups:
+            group.writing -= 1
         m.wake(key)
 
     def do_read() -> None:
         held = read()
-        group.reading -= 1
+        for group in store.groups:
+            group.reading -= 1
         m.wake(key)
-        m.submit(
-            AsyncOp(
-                engine="tma",
-                cta=t.cta,
-                run=lambda: written(held),
-                name=f"{name} write",
-                ins=d.ins,
-                data=data,
-                warp=t.warp,
-                lane=t.lane,
-            )
-        )
+        m.submit(AsyncOp(run=lambda: written(held), name=f"{name} write", **unit))
 
-    m.submit(AsyncOp(engine="tma", cta=t.cta, run=do_read, name=name, ins=d.ins, data=data, warp=t.warp, lane=t.lane))
+    m.submit(AsyncOp(run=do_read, name=name, **unit))
+    return store
 
 
 @instruction("cp.async.bulk.commit_group")
@@ -328,8 +335,16 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
 
     def run(w: Warps) -> None:
         m = w.machine
+        # A warp whose lanes all store the same box (the chip issues that once) need not do it 32 times, unless each
+        # of them may be seen by itself.
+        once = m.agents.in_step and not m.tracing and m.observer is None and m.check is None
+        same: dict[tuple, _Store] = {}
         for t in w.threads():
             map_address, coords = tensor_operand(w, t.at)
+            key = (t.cta, t.warp, map_address, *coords, source(w, t.at))
+            if key in same:
+                same[key].join(m, t)
+                continue
             tensor = tensor_at(m, map_address)
             owner, offset = m.shared.locate(t.cta, source(w, t.at))
             if owner != t.cta:
@@ -358,7 +373,9 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
                     "box": list(tensor.smem_box),
                     "offset": offset,
                 }
-            _submit_store(m, d, t, read, write, "TMA store", data)
+            store = _submit_store(m, d, t, read, write, "TMA store", data)
+            if once:
+                same[key] = store
 
     return run
 

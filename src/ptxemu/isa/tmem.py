@@ -25,13 +25,15 @@ class TmemState:
     """One CTA's tensor memory: allocations, the right to allocate, and which cells hold something.
 
     allocations: first column -> columns.  permit: may still allocate.  largest: columns of the latest allocation.
-    written: bool (128, 512), cells that were written since their columns were allocated.
+    written: bool (128, 512), cells that were written since their columns were allocated.  whole: places known to be
+    written from end to end, so that nobody looks at every cell again.
     """
 
     allocations: dict[int, int] = field(default_factory=dict)
     permit: bool = True
     latest: int | None = None
     written: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((TMEM_LANES, TMEM_COLUMNS), np.bool_))
+    whole: set[tuple[int, int, int, int]] = field(default_factory=set)
 
     def allocate(self, columns: int) -> int | None:
         """First column of a fresh allocation, or None when there is no room now (the instruction then waits).
@@ -53,6 +55,7 @@ class TmemState:
                 self.allocations[first] = columns
                 self.latest = columns
                 self.written[:, first : first + columns] = False
+                self.whole.clear()
                 return first
         return None
 
@@ -63,6 +66,28 @@ class TmemState:
                 f"tcgen05.dealloc of {columns} columns at column {column}: allocated are {self.describe() or 'none'}"
             )
         del self.allocations[column]
+
+    def is_written(self, lanes: slice | NDArray[np.intp], column: int, columns: int) -> bool:
+        """Whether all of these cells hold something."""
+        if not isinstance(lanes, slice):
+            return bool(self.written[lanes, column : column + columns].all())
+        place = (lanes.start, lanes.stop, column, columns)
+        if place in self.whole:
+            return True
+        if not self.written[lanes, column : column + columns].all():
+            return False
+        self.whole.add(place)
+        return True
+
+    def write(self, lanes: slice | NDArray[np.intp], column: int, columns: int) -> None:
+        """Note these cells as written."""
+        if not isinstance(lanes, slice):
+            self.written[lanes, column : column + columns] = True
+            return
+        place = (lanes.start, lanes.stop, column, columns)
+        if place not in self.whole:
+            self.written[lanes, column : column + columns] = True
+            self.whole.add(place)
 
     def describe(self) -> str:
         """The allocations in words."""
