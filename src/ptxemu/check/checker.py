@@ -216,7 +216,7 @@ class Checker(Edges):
     def access(self, shadow: Shadow, key: Any, record: int, known: Table, write: bool, read: bool = False) -> None:
         """An access of one operation that knows `known`, to the cells at `key`. read: it reads them too."""
         old = shadow.last[key]
-        if (read or not write) and shadow is not self.globals and not old.all():
+        if (read or not write) and (shadow is self.shared or shadow is self._tmem) and not old.all():
             self.uninitialised(shadow, record, shadow.flat(key)[old == 0])
         self._verify(shadow, old, key, record, known, False)
         if write:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .clocks import Table
+from .clocks import FULL, SOME, Table
 
 Who = tuple[int, int, int]  # CTA, warp, view
 
@@ -25,7 +25,7 @@ class Strong:
         self.check = check
         self.tables: dict[Any, dict[int, Table]] = {}  # address -> cluster -> what was released there
         self.stamps: dict[Any, dict[int, int]] = {}  # address -> cluster -> release that can be seen there
-        self.fenced: dict[Who, tuple[Table, dict[int, int]]] = {}  # at the latest fence of a warp
+        self.fenced: dict[Who, tuple[Table | None, dict[int, int]]] = {}  # at the latest fence of a warp
         self.wanted: dict[Who, Table] = {}  # seen by relaxed reads since then
         self.wanted_stamps: dict[Who, dict[int, int]] = {}
         clusters = check.machine.ctas // check.machine.cluster_size
@@ -56,10 +56,8 @@ class Strong:
             if releases:
                 told, stamps = clocks.tell(*who), self._released(cluster)
                 clocks.step(*who)
-            elif who in self.fenced:
-                told, stamps = self.fenced[who]
             else:
-                told, stamps = None, {}
+                told, stamps = self.fenced.get(who) or self.fenced.get((*who[:2], SOME), (None, {}))
             for place in places:
                 if not atomic:
                     self.tables[place], self.stamps[place] = {}, {}
@@ -91,14 +89,17 @@ class Strong:
     def fence(self, cta: int, warp: int, view: int) -> None:
         """fence.acq_rel, fence.sc, membar: what relaxed reads have seen is acquired; relaxed writes from now on
         release what is known."""
-        clocks, who = self.check.clocks, (cta, warp, view)
+        clocks = self.check.clocks
         cluster = cta // self.check.machine.cluster_size
-        known = self.wanted.pop(who, None)
-        if known is not None:
-            clocks.acquire(*who, known)
-        _merge(self.known[cluster], self.wanted_stamps.pop(who, {}))
-        self.fenced[who] = clocks.tell(*who), self._released(cluster)
-        clocks.step(*who)
+        for seen in (FULL, SOME):  # what all lanes have read each of them has read
+            known = self.wanted.pop((cta, warp, seen), None)
+            if known is not None:
+                clocks.acquire(cta, warp, view, known)
+            _merge(self.known[cluster], self.wanted_stamps.pop((cta, warp, seen), {}))
+        stamps = self._released(cluster)
+        for who in ((cta, warp, FULL), (cta, warp, SOME)) if view == FULL else ((cta, warp, SOME),):
+            self.fenced[who] = clocks.tell(*who), stamps
+        clocks.step(cta, warp, view)
 
     def ordered(self, old_cluster: int, stamp: int, cluster: int) -> bool:
         """Whether a cluster has acquired what another had done when it had made `stamp` - 1 releases."""
