@@ -114,6 +114,9 @@ def _add_run(commands: Any) -> None:
     where.add_argument(
         "--schedule-seed", type=int, default=0, metavar="N", help="seed of the adversarial schedule (default: 0)"
     )
+    where.add_argument(
+        "--races", action="store_true", help="look for missing synchronisation on the emulator; 1 if there is any"
+    )
     output = run.add_argument_group("output")
     output.add_argument(
         "--json", metavar="FILE", help="write the result as JSON; - for standard output, instead of text"
@@ -134,6 +137,11 @@ def _add_clock(commands: Any) -> None:
         "--resident", type=int, default=None, metavar="N", help="CTAs on an SM (default: as many as fit)"
     )
     clock.add_argument("--json", metavar="FILE", help="write the figures as JSON; - for standard output")
+    clock.add_argument(
+        "--record",
+        metavar="FILE",
+        help="write a record for book/results instead, with the range that the table leaves: a minute a stage",
+    )
 
 
 def _add_trace(commands: Any) -> None:
@@ -164,8 +172,14 @@ def _clock(options: argparse.Namespace) -> int:
             _check_writable(options.json)
         from tqdm import tqdm
 
-        from attnbook.clock import time
+        from attnbook.clock import record, time
+        from attnbook.results import save
 
+        if options.record:
+            _check_writable(options.record)
+            bar = tqdm(desc="moving the table's figures", unit=" replay", file=sys.stderr)
+            save(record(stages, options.chip, progress=lambda: bar.update()), Path(options.record))
+            return OK
         rows = []
         for stage in tqdm(stages, unit=" stage", desc="timing", delay=PATIENCE, leave=False, file=sys.stderr):
             rows.append(time(stage, options.chip, resident=options.resident).to_dict())
@@ -256,6 +270,7 @@ def _run(options: argparse.Namespace) -> int:
                 device=options.device,
                 schedule=options.schedule,
                 schedule_seed=options.schedule_seed,
+                races=options.races,
                 progress=bar.update,
             )
     except ptxemu.EmulationError as error:
@@ -263,7 +278,8 @@ def _run(options: argparse.Namespace) -> int:
     except (ValueError, TypeError) as error:
         return _complain(error, BAD_INPUT)
     _write(result, options)
-    return OK if result.verdict.ok else WRONG
+    races = options.races and result.run is not None and result.run.findings
+    return OK if result.verdict.ok and not races else WRONG
 
 
 @contextlib.contextmanager

@@ -158,6 +158,7 @@ def run(
     schedule: str | None = None,
     schedule_seed: int = 0,
     ptx_edit: Callable[[str], str] | None = None,
+    races: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Result:
     """Compile a stage, draw an input, launch the kernel on the machine that is there, and check the answer.
@@ -173,9 +174,10 @@ def run(
     device         None or "auto", "emulator", "gpu"
     schedule       whose turn it is on the emulator: "fair" or "adversarial", by schedule_seed
     ptx_edit       PTX text to PTX text, applied before the emulator reads it: to see what a missing wait does
+    races          look for missing synchronisation: the findings are in `Result.run.findings`
     progress       called as progress(CTAs done, all CTAs) by the emulator
 
-    Asking for trace, schedule or ptx_edit runs on the emulator, whatever GPU is there. Raises ValueError for bad
+    Asking for trace, schedule, races or ptx_edit runs on the emulator, whatever GPU is there. Raises ValueError for bad
     input, and what ptxemu raises for a kernel that deadlocks or breaks a rule.
     """
     found = LADDER[stage]
@@ -188,8 +190,8 @@ def run(
             f"input family {family!r} needs a causal kernel, and stage {found.number} is dense; take another"
         )
     config = None
-    if trace or schedule is not None or schedule_seed or ptx_edit is not None:
-        device, config = _emulator_config(device, trace, schedule, schedule_seed)
+    if trace or schedule is not None or schedule_seed or ptx_edit is not None or races:
+        device, config = _emulator_config(device, trace, schedule, schedule_seed, races)
     q, k, v = kind(batch, heads, seqlen, dtype=DTYPES[dtype], seed=seed, scale=scale)
     problem = problem_of(q, k, v, causal=kind.causal, scale=scale, lse=lse, stage=found)
     done: Execution = execute(
@@ -223,15 +225,19 @@ def _check_counts(**counts: int) -> None:
             raise ValueError(f"{name} = {value!r}; it must be a whole number of at least 1")
 
 
-def _emulator_config(device: str | None, trace: bool, schedule: str | None, schedule_seed: int) -> tuple[str, Any]:
+def _emulator_config(
+    device: str | None, trace: bool, schedule: str | None, schedule_seed: int, races: bool
+) -> tuple[str, Any]:
     import ptxemu
 
     if device == "gpu":
         raise ValueError(
-            "device = 'gpu', and trace, schedule, schedule_seed and ptx_edit are the emulator's; "
+            "device = 'gpu', and trace, schedule, schedule_seed, races and ptx_edit are the emulator's; "
             "leave them out, or pass device='emulator'"
         )
     settings: dict[str, Any] = {"trace": trace, "seed": schedule_seed}
+    if races:
+        settings |= {"races": True, "on_race": "collect"}
     if schedule is not None:
         settings["schedule"] = schedule
     return "emulator", ptxemu.Config(**settings)
