@@ -14,27 +14,27 @@ depends on the run is only which accesses a kernel makes at all.
 thread; bar.sync/.red/.arrive; bar.warp.sync; barrier.cluster; an arrive and the test_wait or try_wait that sees its
 phase over, unless either is .relaxed; the bytes of a bulk copy and the wait for the phase that they pay to (nothing
 else that the issuing thread did: 8.9.1.1); cp.async.bulk.wait_group and .read; cp.async groups and
-cp.async.mbarrier.arrive; st.async; tcgen05.commit and the wait for it, for all earlier MMAs of its thread and what those
-knew; tcgen05.wait::ld and ::st; tcgen05.fence around relaxed synchronisation (9.7.16.6.3); wgmma.wait_group; release
-and acquire through memory, with and without fences (8.8). Waits are known to the lanes that made them: what one lane
-does for its warp needs a bar.warp.sync where the others take part.
+cp.async.mbarrier.arrive; st.async; tcgen05.commit and the wait for it, for all earlier MMAs of its thread and what
+those knew; tcgen05.wait::ld and ::st; tcgen05.fence around relaxed synchronisation (9.7.16.6.3); wgmma.wait_group;
+release and acquire through memory, with and without fences (8.8). Waits are known to the lanes that made them: what one
+lane does for its warp needs a bar.warp.sync where the others take part.
 
 **Proxies** (8.6, 9.7.9.25.2): what has been written through the generic proxy and is then read or written by TMA, by an
 MMA or by a bulk copy needs a fence.proxy.async for that state space somewhere on the way: by the writer before the
 barrier or by the one who issues behind it. The way back needs none: the end of an asynchronous operation implies it.
 
 **Also found**: reads of shared and tensor memory that nobody has written; registers of a wgmma that are touched before
-wgmma.wait_group; mbarriers that are used by somebody whom nothing orders behind their mbarrier.init (fence.mbarrier_init
-counts across a cluster), initialised again without mbarrier.inval, or lapped by a phase while a warp still waits for
+wgmma.wait_group; mbarriers that are used by somebody whom nothing orders behind their mbarrier.init (across a cluster,
+fence.mbarrier_init counts), initialised again without mbarrier.inval, or lapped by a phase while a warp still waits for
 the one before; bytes paid that nobody expected; tcgen05.dealloc while somebody may still use the columns. Deadlocks,
 out-of-bounds accesses, alignment, allocation and instructions that need whole warps are checked by every driver.
 
 **By the letter**, `Config(strict=True)`: things that work on every chip known, that widespread libraries rely on, and
 that the ISA does not promise. Such findings have `strict` set.
   * tcgen05.ld whose registers were read, but that no tcgen05.wait::ld followed before its cells are overwritten
-    (9.7.16.6.4.5: a register dependency "does not imply" the order of memory; FlashAttention-4 executes no wait::ld)
-  * tcgen05.fence::before/after_thread_sync where mbarriers and barriers with release and acquire do the same (9.7.16.6.3:
-    "the standard memory consistency model synchronization mechanisms also apply"; CUTLASS leaves the fences out)
+    (9.7.16.6.4.5: a register dependency says nothing of the order in memory; FlashAttention-4 executes no wait::ld)
+  * tcgen05.fence::before/after_thread_sync around barriers with release and acquire (9.7.16.6.3 says that the ordinary
+    mechanisms hold for tcgen05, too, but shows the fences everywhere; CUTLASS leaves them out)
   * a single lane that arrives for what its whole warp has waited for (tcgen05.wait) without bar.warp.sync
   * a generic *read* before an asynchronous write without fence.proxy.async
   * arrivals or expected bytes that are left pending on an mbarrier at the end of the kernel
