@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 _TRY_WAIT = re.compile(r"mbarrier\.try_wait\.\S+\s+(?P<pred>[%\w]+)\s*,[^;]*;")
+_PARITY = re.compile(r"\[[^\]]+\]\s*,\s*(?P<parity>[%\w]+)\s*,")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 _BAR = re.compile(r"\bbar\.sync\s+0;")
 _STORE_P = re.compile(r"tcgen05\.st\.sync\.aligned\.32x32b\.x4\.b32\s*\[(?P<at>%\w+)\][^;]*;")
@@ -38,6 +39,25 @@ def drop_wait(barrier: str) -> Callable[[str], str]:
         for match in reversed(found):
             passes = f"setp.eq.u32 {match['pred']}, 0, 0;"  # what try_wait would say if the phase were always complete
             ptx = ptx[: match.start()] + passes + ptx[match.end() :]
+        return ptx
+
+    return edit
+
+
+def flip_parity(barrier: str) -> Callable[[str], str]:
+    """An edit that makes every wait on `barrier` wait for the other parity. ValueError when there is no such wait."""
+
+    def edit(ptx: str) -> str:
+        found = [match for match, name in _find_waits(ptx) if name == barrier]
+        if not found:
+            raise ValueError(f"no wait on {barrier!r} in this kernel; it waits on {', '.join(waits(ptx))}")
+        for match in reversed(found):
+            parity = _PARITY.search(match[0])
+            assert parity is not None  # the syntax of try_wait.parity
+            a, b = parity.span("parity")
+            other = f"{match[0][:a]}other{match[0][b:]}"
+            flipped = f"{{ .reg .b32 other; xor.b32 other, {parity['parity']}, 1; {other} }}"
+            ptx = ptx[: match.start()] + flipped + ptx[match.end() :]
         return ptx
 
     return edit

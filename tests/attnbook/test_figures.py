@@ -10,7 +10,7 @@ import pytest
 
 from attnbook import figures
 from attnbook.chips import B200, CHIPS, FA4_FORWARD, H200, human_bytes
-from attnbook.figures import boxes, budget, layouts, listings, mix, order, style, traffic
+from attnbook.figures import boxes, budget, layouts, listings, mix, order, style, traffic, waits
 from attnbook.figures.stages import mma_operands
 from attnbook.figures.svg import Svg, caption_html, inline
 from attnbook.figures.traces import captured_mmas, stage_run
@@ -42,6 +42,8 @@ STATIC = {
     "exp_order": lambda: figures.exp_order(1, 2),
     "tma_boxes": lambda: figures.tma_boxes(2, 3),
     "box_cost": lambda: figures.box_cost(),
+    "barrier_graph": lambda: figures.barrier_graph(4),
+    "barrier_graph_7": lambda: figures.barrier_graph(7),
     "timeline_still": lambda: figures.timeline_still(stage_run(1).trace, caption="Two tiles."),
 }
 
@@ -501,3 +503,18 @@ def test_a_row_of_a_box_costs_the_tma_a_cycle():
     assert [c.step / boxes.ROWS for c in costs[:3]] == pytest.approx([1, 1, 1], rel=0.02)
     assert costs[3].step < 1.3 * costs[2].step
     assert "32 boxes with rows of 16 bytes" in figures.box_cost().desc
+
+
+def test_barrier_graph_draws_every_barrier_from_its_facts():
+    assert waits.barrier_edges(4) == [
+        ("q_full", "load", "mma", "Q: 32,768 bytes, once"),
+        ("kv_full", "load", "mma", "K, V: 65,536 bytes"),
+        ("kv_empty", "mma", "load", "P V"),
+        ("s_full", "mma", "softmax", "Q Kᵀ"),
+        ("p_full", "softmax", "mma", "4 arrivals, one a warp"),
+        ("o_full", "mma", "softmax", "last P V, once"),
+    ]
+    graph = figures.barrier_graph(4)
+    assert graph.svg().count('class="arrow') == 6 and "a circle" in graph.caption
+    with pytest.raises(ValueError, match="stage 3 has no roles"):
+        figures.barrier_graph(3)

@@ -62,6 +62,8 @@ def everything() -> list[str]:
         figures.exp_order(1, 2),
         figures.tma_boxes(2, 3),
         figures.box_cost(),
+        figures.barrier_graph(4),
+        figures.barrier_graph(7),
     ]
     out = [figure.html() for figure in (*drawn, figures.listing(1), figures.diff(1, 2), figures.diff(2, 3))]
     for widget in (
@@ -74,6 +76,8 @@ def everything() -> list[str]:
         widgets.online_softmax(),
         widgets.tmem_overlay(),
         widgets.canonical_layout(3),
+        widgets.handover(4),
+        widgets.handover(7),
     ):
         shape = [len(c["options"]) for c in widget.controls]
         w, h = widget.size

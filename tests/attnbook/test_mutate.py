@@ -48,3 +48,12 @@ def test_only_swizzled_operands_can_be_read_plain():
         mutate.read_plain("QK")(attnbook.compile("p_in_tmem").ptx)
     with pytest.raises(ValueError, match="neither"):
         mutate.read_plain("QV")
+
+
+def test_a_wait_for_the_wrong_parity_stops_everyone():
+    edit = mutate.flip_parity("kv_empty")
+    with pytest.raises(ptxemu.DeadlockError):
+        attnbook.run("warp_specialization", seqlen=128, ptx_edit=edit)
+    assert mutate.waits(edit(attnbook.compile("warp_specialization").ptx)).count("kv_empty") == 1
+    with pytest.raises(ValueError, match="no wait on 'nothing'"):
+        mutate.flip_parity("nothing")(attnbook.compile("warp_specialization").ptx)

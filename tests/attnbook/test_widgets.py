@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from attnbook import widgets
 from attnbook.figures import layouts
-from attnbook.figures.still import describe, pair, row_order
+from attnbook.figures.still import barrier_names, describe, pair, row_order
 from attnbook.figures.still import pack as pack_trace
 from attnbook.figures.svg import Svg
-from attnbook.figures.traces import captured_mmas, stage_run
-from attnbook.widgets import panel, shared_memory, softmax
+from attnbook.figures.traces import captured_mmas, stage_run, stage_trace
+from attnbook.widgets import panel, roles, shared_memory, softmax
 from attnbook.widgets.barriers import payments, story
 from attnbook.widgets.explorer import Control, explore, pack, step_html, unpack
 from ptxemu.isa import swizzle as sw
@@ -34,6 +34,7 @@ MAKERS = {
     "bank_conflicts": lambda: widgets.bank_conflicts(1),
     "online_softmax": lambda: widgets.online_softmax(),
     "tmem_overlay": lambda: widgets.tmem_overlay(),
+    "handover": lambda: widgets.handover(4),
     "timeline": lambda: widgets.timeline(stage_run(1).trace, caption="Two tiles."),
 }
 EXPLORERS = [name for name in MAKERS if name != "timeline"]
@@ -396,3 +397,30 @@ def test_panel_is_recorded_while_the_book_is_built_and_live_otherwise(monkeypatc
 
 def test_swizzle_names_are_unique():
     assert len({s.name for s in shared_memory.SWIZZLES}) == 4 and sw.NONE in shared_memory.SWIZZLES
+
+
+# ---- roles and barriers ---------------------------------------------------------------------------------------------
+
+
+def test_handover_keeps_the_books_of_a_run():
+    """Phases go up one at a time, a wait ends only when its phase has, and in stage 4 one role works at a time."""
+    told = roles.moments(stage_trace(4, seqlen=384), roles.roles_of(4), barrier_names(4))
+    for before, now in pairwise(told):
+        assert before.tick < now.tick
+        for name, b in now.barriers.items():
+            assert b.phase == before.barriers[name].phase + (name in now.ended)
+            assert 0 <= b.pending <= b.count
+        for role, waits in before.waits.items():
+            if waits and now.waits[role] != waits:
+                assert now.barriers[waits[0]].phase > waits[1]
+    assert {n: b.phase for n, b in told[-1].barriers.items()} == {
+        **dict.fromkeys(("kv_full", "kv_empty", "s_full", "p_full"), 3),
+        **dict.fromkeys(("q_full", "o_full"), 1),
+    }
+    assert all(sum(bool(m.doing[r]) and not m.waits[r] for r in m.doing) <= 1 for m in told)
+
+
+def test_handover_needs_roles():
+    with pytest.raises(ValueError, match="stage 3 has no roles"):
+        widgets.handover(3)
+    assert list(roles.roles_of(5)) == ["load", "mma", "softmax 0", "softmax 1"]

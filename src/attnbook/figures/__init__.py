@@ -36,6 +36,7 @@ _WHERE = {
     "tma_boxes": "boxes",
     "captured_boxes": "boxes",
     "box_cost": "boxes",
+    "barrier_graph": "waits",
     "operand_offset": "layouts",
     "captured_mma": "traces",
     "captured_mmas": "traces",

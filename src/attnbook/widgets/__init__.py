@@ -16,6 +16,7 @@ _WHERE = {
     "tmem_windows": "tmem",
     "mbarrier_steps": "barriers",
     "tmem_overlay": "overlay",
+    "handover": "roles",
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
     "timeline": "events",
