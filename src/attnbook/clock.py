@@ -7,12 +7,15 @@ asks.
 
 from __future__ import annotations
 
+import datetime
 import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from attnbook.ladder import LADDER, Stage
+from attnbook.results import Entry, Provenance, Record
 from ptxemu import clock
 from ptxemu.clock import CHIPS, Chip, Timing
 
@@ -20,6 +23,7 @@ TILES = (4, 8)  # KV tiles of the two replays
 SHARED_PER_SM, SHARED_PER_CTA = 228 * 1024, 1024  # bytes; what the system keeps of each CTA's
 REGISTERS_PER_SM, THREADS_PER_SM = 65536, 2048
 TMEM_COLUMNS = 512
+CYCLES = "cycles of an SM for 128 queries by 128 keys"
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,98 @@ def time(
     per_tile = (long.cycles - short.cycles) / (TILES[1] - TILES[0])
     fixed = short.cycles - per_tile * TILES[0]
     return StageTiming(found, chip, long, TILES[1], resident, rows, module.HEAD_DIM, per_tile, fixed)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a figure of the chip's table does to a prediction: cycles per product with the figure divided and
+    multiplied by its spread, in that order, and as it stands.
+    """
+
+    key: str
+    fact: clock.Fact
+    divided: float
+    multiplied: float
+    as_is: float
+
+    @property
+    def swing(self) -> float:
+        """The larger of the two changes, as a fraction."""
+        return max(abs(self.divided / self.as_is - 1), abs(self.multiplied / self.as_is - 1))
+
+
+def sensitivity(
+    stage: int | str | Stage,
+    chip: str = "B200",
+    *,
+    resident: int | None = None,
+    progress: Callable[[], Any] = lambda: None,
+) -> list[Effect]:
+    """Move every uncertain figure of the table by its spread, one at a time; largest effect first.
+
+    The clock's own frequency is left out: it moves seconds, not cycles.
+    """
+    middle = time(stage, chip, resident=resident)
+    effects = []
+    for key, fact in CHIPS[chip].facts.items():
+        if fact.spread == 1 or fact.unit == "Hz":
+            continue
+        low, high = (
+            time(stage, CHIPS[chip].with_(**{key: value}), resident=resident).cycles_per_product
+            for value in (fact.value / fact.spread, fact.value * fact.spread)
+        )
+        progress()
+        effects.append(Effect(key, fact, low, high, middle.cycles_per_product))
+    return sorted(effects, key=lambda effect: -effect.swing)
+
+
+def spread(effects: list[Effect]) -> tuple[float, float]:
+    """(fastest, slowest) cycles per product when independent errors of the table add as squares."""
+    as_is = effects[0].as_is
+    faster = math.hypot(*(as_is - min(e.divided, e.multiplied, as_is) for e in effects))
+    slower = math.hypot(*(max(e.divided, e.multiplied, as_is) - as_is for e in effects))
+    return as_is - faster, as_is + slower
+
+
+def record(stages: Sequence[Stage], chip: str = "B200", *, progress: Callable[[], Any] = lambda: None) -> Record:
+    """What the clock says of stages, with ranges, as a record for book/results.
+
+    Entries: "cycles" (an SM's for 128 queries by 128 keys) and "throughput" at 4K, 8K and 16K, the subject a stage with
+    its CTAs on an SM; and the cycles again with one figure of the table moved, low and high its two directions.
+    """
+    entries = []
+    for stage in stages:
+        fits = time(stage, chip).resident
+        for resident in sorted({1, fits}):
+            timing = time(stage, chip, resident=resident)
+            effects = sensitivity(stage, chip, resident=resident, progress=progress)
+            as_is = timing.cycles_per_product
+            low, high = spread(effects)
+            subject = f"{stage.slug}, {resident} CTA{'s' if resident > 1 else ''} an SM"
+
+            def shape(seqlen: int, batch: int, timing: StageTiming = timing) -> dict[str, int | str | bool]:
+                same = {"heads": 16, "head_dim": timing.head_dim, "dtype": "bf16", "causal": False}
+                return same | {"seqlen": seqlen, "batch": batch}
+
+            tile = shape(8192, 4)
+            entries.append(Entry("cycles", CYCLES, subject, tile, as_is, low, high))
+            for seqlen, batch in ((4096, 8), (8192, 4), (16384, 2)):
+                tflops = timing.tflops(seqlen, batch, 16)
+                ends = tflops * as_is / high, tflops * as_is / low
+                entries.append(Entry("throughput", "TFLOPS", subject, shape(seqlen, batch), tflops, *ends))
+            for effect in effects:
+                if effect.swing > 0.01:
+                    ends = min(effect.divided, effect.multiplied), max(effect.divided, effect.multiplied)
+                    low_, high_ = min(ends[0], as_is), max(ends[1], as_is)
+                    entries.append(Entry(f"cycles, {effect.key} moved", CYCLES, subject, tile, as_is, low_, high_))
+    return Record(
+        Provenance.MODELLED,
+        "ptxemu clock",
+        datetime.date.today().isoformat(),
+        tuple(entries),
+        {"name": chip},
+        note="low and high: the table's uncertain figures moved by their spread, added as squares",
+    )
 
 
 def residents(shared_bytes: int, registers: int, threads: int, tmem_columns: int) -> int:

@@ -63,6 +63,7 @@ class Recorder(Observer):
         self.steps: dict[tuple[int, int], list[Step]] = defaultdict(list)
         self.contributors: dict[Phase, int] = defaultdict(int)  # how many arrivals and payments end the phase
         self.instructions = 0
+        self.programs: dict[int, Any] = {}  # what timing.programs made of it, by the SASS
         self.cluster_size = 1
         self.kernel = ""
         self._waits: dict[tuple[int, int], list[Phase]] = defaultdict(list)

@@ -181,6 +181,9 @@ def programs(recorder: Recorder, code: Sequence[Sass]) -> dict[tuple[int, int], 
     """For each recorded warp: the indices of its SASS instructions in order, and the step of each anchor by its
     position there. Raises path.NoWay where the SASS does not fit the run.
     """
+    held = recorder.programs.get(id(code))
+    if held is not None and held[0] is code:
+        return held[1]
     paths = Paths(code)
     known: dict[tuple[Anchor, ...], tuple[list[int], list[int | None]]] = {}
     out = {}
@@ -190,6 +193,7 @@ def programs(recorder: Recorder, code: Sequence[Sass]) -> dict[tuple[int, int], 
             known[anchors] = paths.match(anchors)
         program, places = known[anchors]
         out[key] = program, {at: step for at, step in zip(places, steps, strict=True) if at is not None}
+    recorder.programs[id(code)] = code, out
     return out
 
 
