@@ -14,7 +14,7 @@ from .clocks import FULL, ROWS, SOME, Clocks, G, S, T, Table, V
 from .edges import Edges
 from .outside import GlobalShadow
 from .records import BULK, GENERIC, TENSOR, TMEM, WGMMA, Maker, Records
-from .shadow import Shadow
+from .shadow import Shadow, get
 
 if TYPE_CHECKING:
     from ..machine import Machine, Warps
@@ -130,6 +130,7 @@ class Checker(Edges):
         ctas = (np.arange(nc) * step + c0)[None, :]
         numbers = (np.arange(nw) + w0)[:, None]
         maker = Maker(0, ins, what, [(c0 + j * step, w0 + i, None) for i in range(nw) for j in range(nc)], write)
+        clocks.version[ctas, numbers] += 1
         cluster = np.broadcast_to(ctas // clocks.cluster_size, (nw, nc)).ravel()
         stamp = np.array(self.strong.now)[cluster] if shadow is not self.shared else 0
         first = records.add(maker, nw * nc, GENERIC, cluster, strong, stamp)
@@ -215,7 +216,7 @@ class Checker(Edges):
 
     def access(self, shadow: Shadow, key: Any, record: int, known: Table, write: bool, read: bool = False) -> None:
         """An access of one operation that knows `known`, to the cells at `key`. read: it reads them too."""
-        old = shadow.last[key]
+        old = get(shadow.last, key)
         if (read or not write) and (shadow is self.shared or shadow is self._tmem) and not old.all():
             self.uninitialised(shadow, record, shadow.flat(key)[old == 0])
         self._verify(shadow, old, key, record, known, False)
@@ -247,6 +248,7 @@ class Checker(Edges):
         for some in old:
             if (records.clock[some] > know[base[..., None] + records.component[some]]).any():
                 return False
+        clocks.version[ctas, np.arange(nw) + w0] += 1
         maker = Maker(0, ins, what, [(c0 + j * step, w0 + i, None) for j in range(nc) for i in range(nw)], write,
                       ends=f"tcgen05.wait::{what[-2:]}")  # fmt: skip
         first = records.add(maker, nw * nc, TMEM, np.repeat(ctas[:, 0] // clocks.cluster_size, nw))
@@ -285,7 +287,9 @@ class Checker(Edges):
             rows = (V, T) if kind == GENERIC or not self.strict else (T,)
             if any(known[row, component] >= clock for row in rows):
                 return True
-            return kind == TENSOR == r.kind[old] and any(known[row, r.by[old]] >= r.at[old] for row in rows)
+            return kind == TENSOR == r.kind[old] and (
+                r.by[old] == r.by[record] or any(known[row, r.by[old]] >= r.at[old] for row in rows)
+            )
         if known[V, component] < clock or (shadow is not self.shared and r.cluster[old] != r.cluster[record]):
             return False
         if kind == GENERIC or r.kind[old] != GENERIC or (reads and not self.strict):
@@ -300,7 +304,8 @@ class Checker(Edges):
             known_v = known[T] if self.strict and kind != GENERIC else np.maximum(known[V], known[T])
             bad = clock > known_v[component]
             if kind == TENSOR:  # the tensor core works in the order of issue
-                bad &= ~((kinds == TENSOR) & (r.at[old] <= known_v[r.by[old]]))
+                by = r.by[old]
+                bad &= ~((kinds == TENSOR) & ((by == r.by[record]) | (r.at[old] <= known_v[by])))
             return bad & (old != 0)
         bad = clock > known[V][component]
         if kind in (BULK, TENSOR, WGMMA) and (not reads or self.strict):

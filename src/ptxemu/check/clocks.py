@@ -44,6 +44,7 @@ class Clocks:
         self.width = 4 * self.fixed + SPARE
         self.names: list[dict[Hashable, int]] = [{} for _ in range(ctas // cluster_size)]
         self.know = np.zeros((ctas, warps, 2, ROWS, self.width), np.int32)
+        self.version = np.zeros((ctas, warps), np.int64)  # grows when a warp learns something
         self.now = np.ones((ctas, warps, 2), np.int32)  # the clock of a warp: of all lanes, of single lanes
         for cta in range(ctas):
             for warp in range(warps):
@@ -128,6 +129,7 @@ class Clocks:
 
     def acquire(self, cta: int, warp: int, view: int, known: Table, relaxed: bool = False) -> None:
         """A warp has waited for what `known` was told. relaxed: no acquire."""
+        self.version[cta, warp] += 1
         known = self.fit(known)
         mine = self.know[cta, warp] if view == FULL else self.know[cta, warp, SOME:]
         if relaxed:
@@ -139,12 +141,14 @@ class Clocks:
 
     def join_lanes(self, cta: int, warp: int) -> None:
         """The lanes of a warp have synchronised (bar.warp.sync and all barriers)."""
+        self.version[cta, warp] += 1
         mine = self.know[cta, warp]
         mine[...] = np.maximum(mine[FULL], mine[SOME])
         self.step(cta, warp, FULL)
 
     def proxy_fence(self, cta: int, warp: int, view: int, rows: tuple[int, ...]) -> None:
         """fence.proxy.async: whatever happened before it is ordered for the async proxy too."""
+        self.version[cta, warp] += 1
         mine = self.know[cta, warp]
         for row in rows:
             if view == FULL:
@@ -159,6 +163,7 @@ class Clocks:
 
     def after_sync(self, cta: int, warp: int, view: int) -> None:
         """tcgen05.fence::after_thread_sync."""
+        self.version[cta, warp] += 1
         mine = self.know[cta, warp] if view == FULL else self.know[cta, warp, SOME:]
         np.maximum(mine[:, T], mine[:, X], out=mine[:, T])
 
@@ -170,6 +175,7 @@ class Clocks:
 
     def done(self, cta: int, warp: int, view: int, component: int, count: int) -> None:
         """These lanes have waited for the end of `count` asynchronous operations of a component."""
+        self.version[cta, warp] += 1
         for row in (V, T):
             mine = self.know[cta, warp, view, row]
             if mine[component] < count:

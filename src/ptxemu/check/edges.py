@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .. import ptx
 from ..agents import AsyncOp
@@ -16,7 +17,7 @@ from . import report
 from .clocks import FULL, SOME, Clocks, E, T, Table, V, X
 from .phases import Phases
 from .records import BULK, TENSOR, WGMMA, Maker, Records
-from .shadow import Shadow
+from .shadow import Rows, Shadow
 from .strong import Strong
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
     from .outside import GlobalShadow
 
 GROUP = 16  # TMEM lanes to a cell of the shadow
+
+
+_extents: dict[int, tuple[NDArray[np.intp], int, int]] = {}
+
+
+def extent(chunks: NDArray[np.intp]) -> tuple[int, int]:
+    """Lowest and one past the highest of an array that is kept for good (those of `chunk_indices` are)."""
+    found = _extents.get(id(chunks))
+    if found is None:
+        if len(_extents) > 4096:
+            _extents.clear()
+        found = _extents[id(chunks)] = chunks, int(chunks.min()), int(chunks.max()) + 1
+    return found[1], found[2]
 
 
 class Note:
@@ -43,6 +57,17 @@ class Note:
         self.issued: tuple[int, int] | None = None  # of an MMA: its place in the order of issue
         self.open: list[int] = []  # records whose epoch is not known yet
         self.twins: set[Any] = set()  # accesses of the same instruction by other lanes of the warp
+
+
+class Stream:
+    """The MMAs of one thread: components of those done and of those issued, and what the latest knew."""
+
+    __slots__ = ("count", "done", "issued", "known", "version")
+
+    def __init__(self, done: int, issued: int, known: Table) -> None:
+        self.done, self.issued, self.known = done, issued, known
+        self.count = 0
+        self.version = -1, -1
 
 
 class Edges:
@@ -66,7 +91,7 @@ class Edges:
         self.named: dict[tuple[int, int], tuple[Table, list[tuple[int, int]]]] = {}
         self.cluster_barriers: dict[tuple[int, int], Table] = {}
         self.counts: dict[Hashable, int] = {}  # operations of a stream so far
-        self.latest: dict[Hashable, Table] = {}  # what the latest MMA of a thread knew
+        self.latest: dict[tuple[int, int, int], Stream] = {}  # MMAs by thread
         self.products: dict[tuple[int, int], list[Table]] = {}  # what warps knew that have issued a wgmma
         self.loads: dict[tuple[int, int], dict[int, int]] = {}  # number of a tcgen05.ld -> that of its registers ...
         self.held: dict[tuple[int, int], dict[int, int]] = {}  # ... which nobody has read; register -> number of the ld
@@ -173,24 +198,13 @@ class Edges:
             w0, _, c0, _, step = w.key
             at = op.warp - w0, (cta - c0) // step
             view = self.view_of(w, at)  # type: ignore[attr-defined]
-        known = clocks.tell(cta, op.warp, view)
-        by, now = clocks.epoch(cta, op.warp, view)
         thread = self.machine.rank(cta), op.warp, op.lane
         if op.engine == "tensor":
-            done = clocks.component(cta, ("MMAs done", *thread))
-            issued = clocks.component(cta, ("MMAs issued", *thread))
-            known = clocks.fit(known)
-            stream = ("MMAs", cta, op.warp, op.lane)
-            if ins.opcode.startswith("tcgen05.commit"):
-                n = self.counts.get(stream, 0)
-                known = self.latest.get(stream, clocks.table())
-            else:
-                n = self.count(stream)
-                clocks.know[cta, op.warp, :, V, issued] = clocks.know[cta, op.warp, :, T, issued] = n
-                self.latest[stream] = known
-            op.note = Note(known, issued, n, TENSOR, "tcgen05.commit", done, n)
-            op.note.issued = issued, n
-        elif ".bulk_group" in ins.opcode:
+            op.note = self._matrix(op, view, ins.opcode.startswith("tcgen05.commit"))
+            return
+        known = clocks.tell(cta, op.warp, view)
+        by, now = clocks.epoch(cta, op.warp, view)
+        if ".bulk_group" in ins.opcode:
             group = self.counts.get(("groups", cta, op.warp, op.lane), 0) + 1
             op.note = Note(known, by, now, BULK, "cp.async.bulk.wait_group.read",
                            clocks.component(cta, ("bulk read", *thread)), group)  # fmt: skip
@@ -198,6 +212,30 @@ class Edges:
             op.note = Note(known, by, now, BULK, "mbarrier")
         op.note.twins, op.note.born = self.twins.setdefault((cta, op.warp), op.note.twins), self.records.count
         clocks.step(cta, op.warp, view)
+
+    def _matrix(self, op: AsyncOp, view: int, commits: bool) -> Note:
+        """An MMA, or a commit of all the MMAs of its thread so far."""
+        clocks, cta, warp = self.clocks, op.cta, op.warp
+        stream = cta, warp, op.lane
+        found = self.latest.get(stream)
+        if found is None:
+            thread = self.machine.rank(cta), warp, op.lane
+            done, issued = (
+                clocks.component(cta, ("MMAs done", *thread)),
+                clocks.component(cta, ("MMAs issued", *thread)),
+            )
+            found = self.latest[stream] = Stream(done, issued, clocks.table())
+        if not commits:
+            found.count += 1
+            version = int(clocks.version[cta, warp]), view
+            if version != found.version:  # else it knows what the one before it knew
+                found.version, found.known = version, clocks.tell(cta, warp, view)
+                clocks.step(cta, warp, view)
+            clocks.know[cta, warp, :, V, found.issued] = clocks.know[cta, warp, :, T, found.issued] = found.count
+        n = found.count
+        note = Note(found.known, found.issued, n, TENSOR, "tcgen05.commit", found.done, n)
+        note.issued, note.born = (found.issued, n), self.records.count
+        return note
 
     def _submit_product(self, op: AsyncOp) -> None:
         """A wgmma knows what all four warps know."""
@@ -251,12 +289,12 @@ class Edges:
         """16-byte chunks of shared memory, numbered from `start`."""
         per = 16 // self.granule
         first = cta * self.row + start // self.granule
-        low, high = int(chunks.min()), int(chunks.max()) + 1
+        low, high = extent(chunks)
         key: Any
         if high - low == chunks.size:  # all of a stretch
             key = slice(first + low * per, first + high * per)
         else:
-            key = (first + chunks.reshape(-1, 1) * per + np.arange(per)).reshape(-1)
+            key = Rows(first // per + chunks.reshape(-1), per)
         number, known = self.record(write, what)
         self.access(self.shared, key, number, known, write)  # type: ignore[attr-defined]
 

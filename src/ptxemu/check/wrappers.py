@@ -557,6 +557,7 @@ def tmem(d: Decode, semantics: Run) -> Run:
             lane = min(lane, 112)
             key = cta, slice(lane // 16, (lane + f.lanes + 15) // 16), slice(column, min(column + f.columns, 512))
             n = int(number[at])
+            clocks.version[cta, warp] += 1
             component = clocks.of_warp(cta, warp) + clocks.fixed * (2 if write else 3)
             maker = Maker(0, d.ins, d.name, [(cta, warp, None)], write, ends=ends)
             record = records.add(maker, 1, TMEM, cta // clocks.cluster_size)
