@@ -19,6 +19,7 @@ from .shadow import Shadow, get
 if TYPE_CHECKING:
     from ..machine import Machine, Warps
 
+FEW = 24  # old accesses that are looked at one by one
 LEFT = 1 << 30  # the PC of a lane that has left the kernel
 
 
@@ -271,9 +272,16 @@ class Checker(Edges):
                 return
             bad = np.ones(old.shape, np.bool_)
         else:
-            bad = self._unordered(shadow, old, record, known, reads)
-            if not bad.any():
-                return
+            several = np.unique(old).tolist()
+            if len(several) <= FEW:
+                unknown = [o for o in several if o and not self._knows(shadow, o, record, known, reads)]
+                if not unknown:
+                    return
+                bad = np.isin(old, unknown)
+            else:
+                bad = self._unordered(shadow, old, record, known, reads)
+                if not bad.any():
+                    return
         flat = shadow.flat(key)
         for o in np.unique(old[bad]).tolist():
             if self.records.maker(o) is not self.records.maker(record) and not self.globals.ordered(shadow, o, record):
