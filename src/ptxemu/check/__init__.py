@@ -10,14 +10,14 @@ everything that orders accesses, and reports two accesses to the same bytes or c
 orders. That does not depend on luck: a wait that is missing is reported though its data were there in time. What
 depends on the run is only which accesses a kernel makes at all.
 
-**What orders** (clocks.py, edges.py, phases.py, strong.py, wrappers.py; PTX ISA 8.9.4, 8.9.5): program order of a
-thread; bar.sync/.red/.arrive; bar.warp.sync; barrier.cluster; an arrive and the test_wait or try_wait that sees its
-phase over, unless either is .relaxed; the bytes of a bulk copy and the wait for the phase that they pay to (nothing
-else that the issuing thread did: 8.9.1.1); cp.async.bulk.wait_group and .read; cp.async groups and
+**What orders** (clocks.py, edges.py, phases.py, strong.py, threads.py, units.py; PTX ISA 8.9.4, 8.9.5): program order
+of a thread; bar.sync/.red/.arrive; bar.warp.sync; barrier.cluster; an arrive and the test_wait or try_wait that sees
+its phase over, unless either is .relaxed; the bytes of a bulk copy and the wait for the phase that they pay to
+(nothing else that the issuing thread did: 8.9.1.1); cp.async.bulk.wait_group and .read; cp.async groups and
 cp.async.mbarrier.arrive; st.async; tcgen05.commit and the wait for it, for all earlier MMAs of its thread and what
 those knew; tcgen05.wait::ld and ::st; tcgen05.fence around relaxed synchronisation (9.7.16.6.3); wgmma.wait_group;
-release and acquire through memory, with and without fences (8.8). Waits are known to the lanes that made them: what one
-lane does for its warp needs a bar.warp.sync where the others take part.
+release and acquire through memory, with and without fences (8.8). Waits are known to the lanes that made them: what
+one lane does for its warp needs a bar.warp.sync where the others take part.
 
 **Proxies** (8.6, 9.7.9.25.2): what has been written through the generic proxy and is then read or written by TMA, by an
 MMA or by a bulk copy needs a fence.proxy.async for that state space somewhere on the way: by the writer before the
@@ -67,8 +67,13 @@ def __getattr__(name: str) -> Any:
         from .checker import Checker
 
         return Checker
-    if name in ("instrument", "link"):
-        from . import wrappers
+    if name == "instrument":
+        from . import threads, units  # noqa: F401  (they register their wrappers)
+        from .wrap import instrument
 
-        return getattr(wrappers, name)
+        return instrument
+    if name == "link":
+        from .registers import link
+
+        return link
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
