@@ -5,10 +5,11 @@
     python tools/bench_emulator.py --against before.json    ratios to kept figures; differing fingerprints are an error
     python tools/bench_emulator.py --vs ../old              in turn with another checkout: ratios that noise cannot move
 
-Figures are of the launch alone, the best and the median of --repeat, on one core; "first" has the decoding of the
-kernel in it. Memory: the most that the process had at any time, and by how much the launches raised it (the rest is
-PyTorch and the compiler). A fingerprint is a hash of the results, instruction counts, bank conflicts, ticks and, from
-a run of its own, events: under the fair schedule and under adversarial ones (--seeds).
+Figures are CPU seconds of a launch on one core, the best and the median of --repeat, so that other programs on the
+machine count little; "first" has the decoding of the kernel in it. Memory: the most that the process had at any time,
+and by how much the launches raised it (the rest is PyTorch and the compiler). A fingerprint is a hash of the results,
+instruction counts, bank conflicts, ticks and, from a run of its own, events: under the fair schedule and under
+adversarial ones (--seeds).
 FlashAttention-4 needs the packages of requirements-peers.txt.
 """
 
@@ -23,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import timeit
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +86,13 @@ CASES: dict[str, Callable[[], Launch]] = {
 }
 
 
+def timed(launch: Launch) -> tuple[float, Any]:
+    """CPU seconds of a launch, and its Run."""
+    began = time.process_time()
+    run, _ = launch()
+    return time.process_time() - began, run
+
+
 def fingerprint(launch: Launch, **config: Any) -> str:
     """A hash of everything that must not depend on how fast the emulator is."""
     import torch
@@ -101,17 +110,15 @@ def fingerprint(launch: Launch, **config: Any) -> str:
 def measure(name: str, repeat: int, seeds: int) -> dict[str, Any]:
     launch = CASES[name]()
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    first, _ = launch()
-    runs = [launch()[0] for _ in range(repeat)]
+    first, run = timed(launch)
+    seconds = [timed(launch)[0] for _ in range(repeat)]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    count = runs[0].warp_instructions
-    seconds = [run.seconds for run in runs]
     prints = {"fair": fingerprint(launch), "traced": fingerprint(launch, trace=True)}
     for seed in range(1, seeds + 1):
         prints[f"adversarial {seed}"] = fingerprint(launch, schedule="adversarial", seed=seed)
     return {
-        "instructions": count,
-        "first": first.seconds,
+        "instructions": run.warp_instructions,
+        "first": first,
         "best": min(seconds),
         "median": statistics.median(seconds),
         "peak MiB": peak / 1024,
@@ -127,7 +134,7 @@ def serve(name: str) -> None:
     launch = CASES[name]()
     launch()
     for _ in sys.stdin:
-        print(launch()[0].seconds, file=answers, flush=True)
+        print(timed(launch)[0], file=answers, flush=True)
 
 
 def in_turn(name: str, other: Path, repeat: int) -> list[float]:

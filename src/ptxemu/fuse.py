@@ -40,6 +40,7 @@ LANEWISE = frozenset(
 NOT_LANEWISE = frozenset(["cc", "f64", "rz", "rp", "b128"])
 CHANGING = frozenset(["clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"])
 SMALLEST = 2  # instructions that are worth a group
+LARGEST = 32  # more would only make temporaries that no cache holds
 
 Slot = tuple[int, int]  # (bits, slot)
 
@@ -251,7 +252,7 @@ def _parts(ops: Sequence[Op], group: list[int]) -> list[list[int]]:
     step: tuple[int, ...] | None = None
     for (before, _), (targets, i) in itertools.pairwise(ordered):
         new = tuple(b - a for a, b in zip(before, targets, strict=True))
-        if min(new, default=0) > 0 and (step is None or new == step):
+        if min(new, default=0) > 0 and (step is None or new == step) and len(parts[-1]) < LARGEST:
             parts[-1].append(i)
             step = new
         else:

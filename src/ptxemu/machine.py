@@ -172,7 +172,7 @@ class Machine:
 
     def start(self, first: int) -> None:
         """Fresh CTAs, numbers first, first + 1, ... of the launch order, at the first instruction."""
-        fresh, self.used = not self.used, True
+        fresh, self.used = not (self.used or self.files.dirty), True
         self.order = self.launch.order[first : first + self.ctas]
         rng = random.Random(f"{self.config.seed}/{first}") if self.config.schedule == "adversarial" else None
         noise = None if rng is None else np.random.default_rng(rng.getrandbits(64))
@@ -470,6 +470,8 @@ def launch_module(
                 for check in state.get("at exit", ()):
                     check()
             run.ticks = machine.tick
+        if machine is not None:
+            machine.files.release()
     run.events.sort(
         key=lambda e: e.t
     )  # the bundles of a round take their turns one after another, but at the same time

@@ -51,15 +51,40 @@ def _typed(raw: np.ndarray, dtype: Any, form: str, bits: int) -> np.ndarray:
 
 
 class RegisterFiles:
-    """All registers of the resident grid, as typed arrays [slot, warp, CTA, lane(, 2)]."""
+    """All registers of the resident grid, as typed arrays [slot, warp, CTA, lane(, 2)].
+
+    `dirty`: they hold what an earlier launch left. Fresh memory is zero, but costs more than the launch of a small
+    kernel when its pages are touched first; so the arrays of the last launch are kept, if they are not too large.
+    """
+
+    KEPT = 64 << 20  # bytes
+    _spare: ClassVar[list[tuple[Any, dict[int, np.ndarray]]]] = []
 
     def __init__(self, slots: dict[int, int], warps: int, ctas: int) -> None:
+        self.key = (tuple(sorted(slots.items())), warps, ctas)
         self.raw: dict[int, np.ndarray] = {}
+        try:
+            key, self.raw = self._spare.pop()
+        except IndexError:
+            key = None
+        self.dirty = key == self.key
+        if not self.dirty:
+            self.raw = self._fresh(slots, warps, ctas)
+        self.typed = {name: _typed(self.raw[bits], dtype, form, bits) for name, (bits, dtype, form) in FORMS.items()}
+
+    def release(self) -> None:
+        """Nobody needs them any more."""
+        if sum(raw.nbytes for raw in self.raw.values()) <= self.KEPT:
+            self._spare[:] = [(self.key, self.raw)]
+
+    @staticmethod
+    def _fresh(slots: dict[int, int], warps: int, ctas: int) -> dict[int, np.ndarray]:
+        arrays = {}
         for bits, count in slots.items():
             shape: tuple[int, ...] = (warps, max(count, 1), ctas, 32)
             by_warp = np.zeros((*shape, 2), np.uint64) if bits == 128 else np.zeros(shape, _DTYPES[bits])
-            self.raw[bits] = by_warp.swapaxes(0, 1)
-        self.typed = {name: _typed(self.raw[bits], dtype, form, bits) for name, (bits, dtype, form) in FORMS.items()}
+            arrays[bits] = by_warp.swapaxes(0, 1)
+        return arrays
 
 
 class Rows:
