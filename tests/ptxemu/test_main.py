@@ -114,3 +114,37 @@ def test_help_is_there_without_the_dsl():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "--cluster" in done.stdout
     assert "poison:f32:1024" in done.stdout
+
+
+RACE = """
+.version 9.0
+.target sm_100a
+.address_size 64
+.visible .entry race()
+.reqntid 64, 1, 1
+{
+    .reg .b32 %r<6>;
+    .shared .align 4 .b32 x[64];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, x;
+    shl.b32 %r3, %r1, 2;
+    add.u32 %r3, %r3, %r2;
+    st.shared.u32 [%r3], %r1;
+    xor.b32 %r4, %r3, 128;
+    BARRIER
+    ld.shared.u32 %r5, [%r4];
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize(("barrier", "status"), [("", 1), ("bar.sync 0;", 0)])
+def test_races_are_looked_for(barrier, status, tmp_path, capsys):
+    path = tmp_path / "race.ptx"
+    path.write_text(RACE.replace("BARRIER", barrier))
+    assert main([str(path), "--races"]) == status
+    assert ("Nothing orders this st.shared" in capsys.readouterr().out) == bool(status)
+    assert main([str(path), "--strict", "--json"]) == status
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [x["kind"] for x in found] == ["race"] * status
+    assert main([str(path)]) == 0  # nobody asked
