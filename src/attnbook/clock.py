@@ -178,8 +178,8 @@ def record(stages: Sequence[Stage], chip: str = "B200", *, progress: Callable[[]
             subject = f"{stage.slug}, {resident} CTA{'s' if resident > 1 else ''} an SM"
 
             def shape(seqlen: int, batch: int, timing: StageTiming = timing) -> dict[str, int | str | bool]:
-                same = {"heads": 16, "head_dim": timing.head_dim, "dtype": "bf16", "causal": False}
-                return same | {"seqlen": seqlen, "batch": batch}
+                sizes = {"batch": batch, "heads": 16, "seqlen": seqlen, "head_dim": timing.head_dim}
+                return {**sizes, "dtype": "bf16", "causal": False}
 
             tile = shape(8192, 4)
             entries.append(Entry("cycles", CYCLES, subject, tile, as_is, low, high))
@@ -211,6 +211,15 @@ def residents(shared_bytes: int, registers: int, threads: int, tmem_columns: int
         THREADS_PER_SM // threads,
         TMEM_COLUMNS // tmem_columns if tmem_columns else 32,
     )
+
+
+def recorded(stage: int | str | Stage) -> tuple[clock.Recorder, list[clock.Sass]]:
+    """The longer of the runs that `time` records of a stage, and the stage's SASS."""
+    found = LADDER[stage]
+    compiled, module = _compiled(found.number, False), _module(found.number)
+    rows = getattr(module, "ROWS", None) or module.TILE_M * getattr(module, "Q_TILES", 1)
+    fits = residents(compiled.shared_bytes, compiled.registers, module.THREADS, module.TMEM_COLUMNS)
+    return _recorded(found.number, TILES[1], fits, rows, False), _code(found.number, False)
 
 
 def _module(number: int) -> Any:

@@ -40,6 +40,10 @@ _WHERE = {
     "operand_offset": "layouts",
     "captured_mma": "traces",
     "captured_mmas": "traces",
+    "chip_table": "clock",
+    "clock_ladder": "clock",
+    "clock_sensitivity": "clock",
+    "sass_way": "clock",
     "Svg": "svg",
     "Html": "svg",
 }
