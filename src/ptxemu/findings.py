@@ -12,7 +12,6 @@ KINDS = {
     "race": "two accesses to the same bytes or cells, one of them a write, with nothing that orders them",
     "proxy": "ordered, but the first went through the generic proxy and the second goes through the async proxy, with"
     " no fence.proxy.async between them (PTX ISA 8.6 Proxies, 9.7.9.25.2 Async Proxy)",
-    "tensormap": "a tensor map was written and then used, with no fence.proxy.tensormap between",
     "completion": "the first access is asynchronous and nobody waited for its end (tcgen05.wait, tcgen05.commit,"
     " wait_group, an mbarrier)",
     "register": "a register that an asynchronous instruction writes or reads is used before that instruction is done",
@@ -29,7 +28,7 @@ class Access:
 
     what: in words, such as "st.shared" or "TMA load".  cta: linear index in the grid.  warp, lane: who issued it; lane
     is None where the whole warp did.  ptx_line, source: where ("s01_baseline.py:210", None without line information).
-    space: "shared", "tmem", "global", "register", "mbarrier" or "tensormap".
+    space: "shared", "tmem", "global", "register" or "mbarrier".
     range: the part that both sides touch: (first, end) bytes from the start of the CTA's shared memory, byte offsets
     in the buffer `name` (global), or (first lane, end, first column, end) of TMEM.
     write: it writes.  proxy: "generic", "async" or "tcgen05".

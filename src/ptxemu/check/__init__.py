@@ -48,7 +48,8 @@ that the ISA does not promise. Such findings have `strict` set.
   * Scopes: a .cta arrive on the mbarrier of another CTA counts, as CUTLASS relies on it. Between clusters, release and
     acquire are known for whole clusters, not for each warp.
   * The tensor-map proxy (tensormap.replace and its fences), and aliases of one address.
-  * A finding about global memory that lies between two grids, which run one after another here.
+  * Global memory between two grids, which run one after another here, and between blocks of a grid that are not
+    resident together (160 at most, `Config.max_resident_ctas`).
 
 Cells are four bytes (fewer, where a kernel loads or stores bytes or halves). For every cell shadow.py keeps the latest
 write and the reads since, as numbers of records (records.py), which hold the epochs; report.py finds the words.
