@@ -29,13 +29,20 @@ def waits(ptx: str) -> list[str]:
     return [name for _, name in _find_waits(ptx)]
 
 
-def drop_wait(barrier: str) -> Callable[[str], str]:
-    """An edit that makes every wait on `barrier` succeed at once. ValueError when the kernel has no such wait."""
+def drop_wait(barrier: str, which: int | None = None) -> Callable[[str], str]:
+    """An edit that makes every wait on `barrier` succeed at once, or one of them: the `which`-th in the text, from 0.
+
+    ValueError when the kernel has no such wait.
+    """
 
     def edit(ptx: str) -> str:
         found = [match for match, name in _find_waits(ptx) if name == barrier]
         if not found:
             raise ValueError(f"no wait on {barrier!r} in this kernel; it waits on {', '.join(waits(ptx))}")
+        if which is not None:
+            if not 0 <= which < len(found):
+                raise ValueError(f"which = {which}: the kernel waits on {barrier} in {len(found)} places, from 0")
+            found = [found[which]]
         for match in reversed(found):
             passes = f"setp.eq.u32 {match['pred']}, 0, 0;"  # what try_wait would say if the phase were always complete
             ptx = ptx[: match.start()] + passes + ptx[match.end() :]

@@ -57,3 +57,14 @@ def test_a_wait_for_the_wrong_parity_stops_everyone():
     assert mutate.waits(edit(attnbook.compile("warp_specialization").ptx)).count("kv_empty") == 1
     with pytest.raises(ValueError, match="no wait on 'nothing'"):
         mutate.flip_parity("nothing")(attnbook.compile("warp_specialization").ptx)
+
+
+def test_one_wait_of_several_can_be_dropped():
+    ptx = attnbook.compile("two_q_tiles").ptx
+    assert mutate.waits(ptx).count("p_full") == 2
+    first, second = (mutate.drop_wait("p_full", n)(ptx) for n in (0, 1))
+    assert first != second
+    assert mutate.waits(first) == mutate.waits(second)
+    assert mutate.waits(first).count("p_full") == 1
+    with pytest.raises(ValueError, match="2 places"):
+        mutate.drop_wait("p_full", 2)(ptx)

@@ -17,6 +17,8 @@ _WHERE = {
     "mbarrier_steps": "barriers",
     "tmem_overlay": "overlay",
     "handover": "roles",
+    "softmax_lanes": "lanes",
+    "mma_order": "lanes",
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
     "timeline": "events",
