@@ -358,6 +358,16 @@ def test_initialised_again():
     clean(body + "@%p1 mbarrier.inval.shared::cta.b64 [%r7];\n" + again)
 
 
+def test_data_where_an_mbarrier_lives():
+    body = INIT.format(count=64).replace("64;", "64; // A") + "FIX\nbar.sync 0;\n@%p1 st.shared.u32 [%r7+4], 7; // B\n"
+    pair(body, "@%p1 mbarrier.inval.shared::cta.b64 [%r7];", "barrier", "mbarrier.inval")
+    load = "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r4+16384], [%rd1], 16, [%r7+8]; // B"
+    body = "@!%p1 bra DONE;\nmbarrier.init.shared::cta.b64 [%r7], 1; // A\nmbarrier.init.shared::cta.b64 [%r7+8], 1;\n"
+    with pytest.raises(ptxemu.IllegalInstruction) as caught:  # the copy cannot report any more
+        run(body + "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r7+8], 16;\n" + load)
+    assert [x.kind for x in caught.value.findings] == ["barrier"]
+
+
 def test_a_phase_that_laps_a_waiter():
     found, _ = run(
         INIT.format(count=1)

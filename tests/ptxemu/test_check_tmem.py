@@ -13,6 +13,7 @@ import pytest
 sys.path.append(str(Path(__file__).parent))
 from checked import INIT, clean, finds, pair, run, wait
 
+from ptxemu import MemoryFault
 from ptxemu.isa import swizzle as sw
 from ptxemu.isa.descriptors import encode_instruction_descriptor, encode_smem_descriptor
 from ptxemu.isa.wgmma import encode_matrix_descriptor
@@ -218,6 +219,12 @@ def test_deallocation():
     clean(body.replace("FIX", "bar.sync 0;"), threads=128)
     found, _ = run(body.replace("FIX", ""), threads=128)  # the fair schedule: all warps load, then the first one frees
     assert [(x.first.what, x.second.what) for x in found] == [("tcgen05.ld", "tcgen05.dealloc")]
+
+
+def test_faults_are_still_faults():
+    outside = encode_smem_descriptor(1024 + 16384, 128 * 16, 128, sw.NONE)
+    with pytest.raises(MemoryFault, match="outside of shared memory"):
+        run(kernel(f"mov.b64 %rd10, {outside};\n{MMA}\n{commit()}\n{wait()}"), threads=128)
 
 
 def test_uninitialised_cells():

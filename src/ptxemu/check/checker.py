@@ -40,6 +40,7 @@ class Checker(Edges):
         self.shared = Shadow((m.shared.bytes.size // self.granule,), self.records)
         self.row = m.shared.bytes.shape[1] // self.granule  # cells of one CTA
         self._tmem: Shadow | None = None
+        self.objects = np.zeros(self.shared.last.shape, np.bool_)  # where mbarriers live
         self.globals = GlobalShadow(self)
         self.fragments: dict[Any, np.ndarray] = {}  # lanes that have executed something, of warps that have parted
         self.start_edges()
@@ -170,6 +171,10 @@ class Checker(Edges):
             return
         for readers in shadow.readers(flat):
             self._compare(shadow, readers, flat, ids, bases, strong, True)
+        if shadow is self.shared and self.objects[flat].any():
+            hit = self.objects[flat]
+            for i in np.unique(ids[hit]).tolist():
+                self._spares_barriers(i, flat[hit & (ids == i)])
         shadow.wrote(flat, ids)
         lost = last[flat] != ids
         if lost.any() and not strong:  # warps of one bundle write to the same cell
@@ -225,6 +230,8 @@ class Checker(Edges):
             for readers in shadow.readers(key):
                 self._verify(shadow, readers, key, record, known, True)
             shadow.wrote(key, record)
+            if shadow is self.shared:
+                self._spares_barriers(record, shadow.flat(key) if get(self.objects, key).any() else None)
         else:
             shadow.read(key, record)
 
@@ -264,6 +271,17 @@ class Checker(Edges):
         else:
             shadow.read(key, cells)
         return True
+
+    def _spares_barriers(self, record: int, cells: np.ndarray | None) -> None:
+        """A write to shared memory, where an mbarrier lives (PTX ISA "mbarrier": only mbarrier instructions may)."""
+        if cells is None:
+            return
+        cell = int(cells[self.objects[cells]][0])
+        offset = cell % self.row * self.granule
+        place = cell // self.row, offset - offset % 8
+        found = self.phases.inits.get(place)
+        if found is not None:
+            self.say(report.overwritten(self, record, cells, place, found[2]), self.records.maker(record).ins)
 
     def _verify(self, shadow: Shadow, old: np.ndarray, key: Any, record: int, known: Table, reads: bool) -> None:
         first = int(old.flat[0])

@@ -77,6 +77,7 @@ class Edges:
     clocks: Clocks
     records: Records
     shared: Shadow
+    objects: NDArray[np.bool_]
     globals: GlobalShadow
     granule: int
     row: int
@@ -144,6 +145,11 @@ class Edges:
         self.clocks.join_lanes(cta, warp)
 
     # -------------------------------------------------------------------------------------------------------- mbarriers
+
+    def object_at(self, place: tuple[int, int], lives: bool) -> None:
+        """An mbarrier lives at (CTA, offset) from now on, or no longer."""
+        first = place[0] * self.row + place[1] // self.granule
+        self.objects[first : first + 8 // self.granule] = lives
 
     def barrier_changes(self, owner: int, offset: int, phase: int, arrivals: int, complete: int) -> None:
         """Somebody arrives or pays bytes. A warp's own arrival has been noted before; this is for operations.
@@ -290,6 +296,8 @@ class Edges:
         per = 16 // self.granule
         first = cta * self.row + start // self.granule
         low, high = extent(chunks)
+        if start < 0 or (start // self.granule + high * per) > self.row:
+            return  # a fault, which the operation itself reports
         key: Any
         if high - low == chunks.size:  # all of a stretch
             key = slice(first + low * per, first + high * per)

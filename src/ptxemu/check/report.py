@@ -237,3 +237,10 @@ def register(
         second,
         "wgmma.wait_group",
     )
+
+
+def overwritten(check: Checker, record: int, cells: np.ndarray, place: tuple[int, int], init: Access) -> Finding:
+    """A write to where an mbarrier lives."""
+    second = describe(check, check.shared, record, cells)
+    message = f"{second} writes over the mbarrier at {place[1]:#x} of CTA {check.machine.linear(place[0])} ({init})"
+    return Finding("barrier", message, init, second, "mbarrier.inval")

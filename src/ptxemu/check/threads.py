@@ -187,6 +187,20 @@ def init(d: Decode, semantics: Run) -> Run:
                 place, epoch, barrier_access(w, cta, warp, view, lanes, ins, "mbarrier.init", place[1]), ins
             )
             check.phases.used.pop(place, None)
+            check.object_at(place, True)
+        return semantics(w)
+
+    return run
+
+
+@wraps("mbarrier.inval")
+def inval(d: Decode, semantics: Run) -> Run:
+    find = barriers_of(d, d.ops[0])
+
+    def run(w: Any) -> Any:
+        for _, _, _, place, _ in find(w):
+            w.machine.check.phases.inits.pop(place, None)
+            w.machine.check.object_at(place, False)
         return semantics(w)
 
     return run
