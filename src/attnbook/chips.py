@@ -17,6 +17,8 @@ PTX = "PTX ISA, Tensor Memory"
 TUNING = "NVIDIA tuning guide for this architecture, occupancy and shared memory"
 GUIDE = "CUDA Programming Guide, arithmetic throughput and limits by compute capability"
 DGX = "NVIDIA DGX B200 data sheet, divided by 8 GPUs"
+DGX_B300 = "NVIDIA DGX B300 data sheet, divided by 8 GPUs"
+AS_B200 = "no figure found; taken to be as on a B200"
 CHIPS_AND_CHEESE = "Chips and Cheese, article on the B200"
 H200_SHEET = "NVIDIA H200 data sheet"
 HOPPER = "NVIDIA H100 architecture white paper"
@@ -137,6 +139,20 @@ B200 = _with_derived(
     },
 )
 
+B300 = _with_derived(
+    "B300",
+    "sm_103a",
+    {key: fact for key, fact in B200.facts.items() if key not in ("bf16_flops", "hbm_bytes_per_clk_sm", "l2_bytes")}
+    | {
+        "sms": Fact(148, "SMs", "SMs that are switched on", AS_B200, "assumed"),
+        "clock_hz": Fact(1.85e9, "Hz", "clock behind the stated peak", AS_B200, "assumed"),
+        "mma_flops_per_clk": Fact(8192, "FLOP/clk/SM", "dense bf16/fp16 tensor-core rate", AS_B200, "assumed"),
+        "mufu_per_clk": Fact(32, "ops/clk/SM", "special functions such as ex2", FA4, "published"),
+        "hbm_bytes": Fact(288e9, "B", "HBM3e capacity", DGX_B300, "documented"),
+        "hbm_bytes_per_s": Fact(8e12, "B/s", "HBM3e bandwidth", DGX_B300, "documented"),
+    },
+)
+
 H200 = _with_derived(
     "H200",
     "sm_90a",
@@ -157,7 +173,7 @@ FA4_FORWARD = {
     for n, tflops in ((4096, 1532), (8192, 1579), (16384, 1601))
 }
 
-CHIPS = {c.name: c for c in (B200, H200)}
+CHIPS = {c.name: c for c in (B200, B300, H200)}
 
 
 def human_bytes(n: float, *, binary: bool = True) -> str:

@@ -33,6 +33,7 @@ MAKERS = {
     "canonical_layout": lambda: widgets.canonical_layout(1),
     "bank_conflicts": lambda: widgets.bank_conflicts(1),
     "online_softmax": lambda: widgets.online_softmax(),
+    "unit_limits": lambda: widgets.unit_limits(),
     "tmem_overlay": lambda: widgets.tmem_overlay(),
     "handover": lambda: widgets.handover(4),
     "timeline": lambda: widgets.timeline(stage_run(1).trace, caption="Two tiles."),

@@ -37,6 +37,7 @@ _WHERE = {
     "captured_boxes": "boxes",
     "box_cost": "boxes",
     "barrier_graph": "waits",
+    "exp_roof": "limits",
     "operand_offset": "layouts",
     "captured_mma": "traces",
     "captured_mmas": "traces",

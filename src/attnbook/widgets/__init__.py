@@ -21,6 +21,7 @@ _WHERE = {
     "mma_order": "lanes",
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
+    "unit_limits": "limits",
     "timeline": "events",
     "run_panel": "panel",
     "explore": "explorer",
