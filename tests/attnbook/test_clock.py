@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 from attnbook import clock
 from attnbook.clock import residents
 from attnbook.ladder import LADDER
+from attnbook.results import load, results_dir
 from ptxemu.clock import CHIPS
 
 STAGES = [stage.number for stage in LADDER.implemented]
@@ -89,3 +90,23 @@ def test_the_timeline_is_in_cycles_and_has_the_kernels_ranges():
     names = {e.name for e in trace.events if e.row == "warp0"}
     assert {"softmax", "exp", "wait"} <= names
     assert [e.t for e in trace.events] == sorted(e.t for e in trace.events)
+
+
+def test_the_record_says_what_the_clock_says():
+    """book/results/modelled-b200.json is of these kernels and this table; `attnbook clock --record` makes it anew."""
+    record = load(results_dir() / "modelled-b200.json")
+    entries = [e for e in record.entries if e.quantity == "cycles"]
+    assert {e.subject.partition(",")[0] for e in entries} == {LADDER[n].slug for n in STAGES}
+    for e in entries:
+        slug, _, resident = e.subject.partition(", ")
+        now = timed(LADDER[slug].number, resident=int(resident[0])).cycles_per_product
+        assert e.value == pytest.approx(now, rel=1e-3), f"{e.subject}: record it anew"
+        assert e.low <= e.value <= e.high
+
+
+def test_uncertain_figures_move_the_prediction_and_certain_ones_do_not():
+    effects = clock.sensitivity(4, resident=1)
+    assert effects[0].key == "tmem_latency" and effects[0].divided < effects[0].as_is < effects[0].multiplied
+    assert all(effect.fact.spread > 1 for effect in effects)
+    low, high = clock.spread(effects)
+    assert low < effects[0].as_is < high

@@ -37,6 +37,7 @@ _WHERE = {
     "captured_boxes": "boxes",
     "box_cost": "boxes",
     "barrier_graph": "waits",
+    "slot_use": "slots",
     "exp_roof": "limits",
     "operand_offset": "layouts",
     "captured_mma": "traces",
@@ -45,6 +46,7 @@ _WHERE = {
     "clock_ladder": "clock",
     "clock_sensitivity": "clock",
     "sass_way": "clock",
+    "clock_judged": "clock",
     "Svg": "svg",
     "Html": "svg",
 }
