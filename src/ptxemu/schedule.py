@@ -45,7 +45,7 @@ class Wait:
     info: Callable[[], dict[str, Any]] | None = None
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Blocked:
     """A warp that has to wait: what a blocking instruction returns, one for each."""
 

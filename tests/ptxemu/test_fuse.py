@@ -179,7 +179,7 @@ def test_unrolled_code_becomes_few_calls():
     triples = [
         f"mov.b64 %d{2 * i}, {{%r{2 * i}, %r{2 * i + 1}}}; fma.rn.f32x2 %d{2 * i + 1}, %d{2 * i}, %d90, %d91;"
         f"mov.b64 {{%r{100 + 2 * i}, %r{101 + 2 * i}}}, %d{2 * i + 1};"
-        for i in range(40)
+        for i in range(30)
     ]
     assert functions(" ".join(triples)) == 3
     # A chain has nothing that could go together; two chains go side by side where their registers are neighbours.

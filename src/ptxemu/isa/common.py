@@ -14,6 +14,7 @@ NAN64 = 0x7FFFFFFFFFFFFFFF
 
 U32, U64, U16 = np.uint32, np.uint64, np.uint16
 _EXP32, _SIGN32 = U32(0x7F800000), U32(0x80000000)
+_LOW32 = np.float32(-np.inf)
 _ONE64, _EVEN_TAIL = U64(1), U64(0x0FFFFFFF)
 
 
@@ -47,17 +48,17 @@ def simple(d: Decode, function: Callable, view: str) -> Callable[[Any], None]:
 def flush32(x: np.ndarray) -> np.ndarray:
     """Subnormal numbers become zeros of the same sign (PTX ISA "Subnormal numbers", .ftz)."""
     u = x.view(U32)
-    tiny = (u & _EXP32) == 0
-    if not tiny.any():
+    exponent = u & _EXP32
+    if np.minimum.reduce(exponent, axis=None, initial=_EXP32):
         return x
-    return np.where(tiny, u & _SIGN32, u).view(np.float32)
+    return np.where(exponent == 0, u & _SIGN32, u).view(np.float32)
 
 
 def canonical32(x: np.ndarray) -> None:
     """NaN results of float32 arithmetic are the canonical NaN 0x7fffffff (PTX ISA "Floating Point Instructions")."""
-    nan = x != x
-    if nan.any():
-        x.view(U32)[nan] = NAN32
+    largest = np.maximum.reduce(x, axis=None, initial=_LOW32)  # a NaN, if there is one
+    if largest != largest:
+        x.view(U32)[x != x] = NAN32
 
 
 def two_sum_error(a: np.ndarray, b: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -72,6 +73,8 @@ def sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """
     s = a + b
     error = two_sum_error(a, b, s)
+    if not error.any():
+        return s
     bits = s.view(U64)
     fix = (error != 0) & ((bits & _ONE64) == 0) & np.isfinite(s)
     if fix.any():
@@ -107,6 +110,9 @@ def narrow32(v: np.ndarray, mode: str) -> np.ndarray:
     inf = np.float32(np.inf)
     if mode == "rm" or mode == "rz":
         down = (back > v) if mode == "rm" else (back > v) & (v > 0)
+        if mode == "rm" and r.all():  # the next number below, as bit patterns: one less, or one more if negative
+            bits = r.view(np.int32)
+            return (bits + (down & (bits < 0)) - (down & (bits > 0))).view(np.float32)
         r = np.where(down, np.nextafter(r, -inf), r)
     if mode == "rp" or mode == "rz":
         up = (back < v) if mode == "rp" else (back < v) & (v < 0)
@@ -135,7 +141,7 @@ def arithmetic32(op: str, mode: str, *args: np.ndarray) -> np.ndarray:
         return narrow32(wide[0] * wide[1], mode)
     a, b = (wide[0] * wide[1], wide[2]) if op == "fma" else (wide[0], wide[1] if op == "add" else -wide[1])
     r = narrow32(sum_to_odd(a, b), mode)
-    if mode == "rm":  # an exact zero from terms that are not both +0 is -0
+    if mode == "rm" and not r.all():  # an exact zero from terms that are not both +0 is -0
         r = np.where((r == 0) & (a == -b) & ~((a == 0) & ~np.signbit(a) & ~np.signbit(b)), np.float32(-0.0), r)
     return r
 

@@ -264,15 +264,16 @@ def pack_pair(d: Decode, target: str, mode: str, relu: bool, finite: bool) -> Ru
         to = w.to.u16x2[out]
         for half_index, slot in ((0, b), (1, a)):
             u = w.f32[slot].view(U32)
-            r = u + U32(0x7FFF)
-            r += (u >> U32(16)) & U32(1)
-            r >>= U32(16)
-            special = (u & U32(0x7F800000)) == 0x7F800000
-            if special.any():
-                nan = special & ((u & U32(0x007FFFFF)) != 0)
-                r = np.where(special, u >> U32(16), r)
-                r = np.where(nan, U32(0x7FFF), r)
-            to[..., half_index] = r
+            r = u >> U32(16)
+            r &= U32(1)
+            r += u
+            r += U32(0x7FFF)
+            exponent = u & U32(0x7F800000)
+            if np.maximum.reduce(exponent, axis=None) == 0x7F800000:
+                special = exponent == 0x7F800000
+                r = np.where(special, u, r)
+                r = np.where(special & ((u & U32(0x007FFFFF)) != 0), U32(0x7FFF0000), r)
+            np.copyto(to[..., half_index], r.view(U16)[..., 1::2])
 
     return run_bf16 if kind == "bf16" and mode == "rn" and not relu and not finite else run
 

@@ -377,17 +377,22 @@ def _plain_extremum(d: Decode, sources: list[int], out: int, function: Callable,
     """The common case, f32 without modifiers."""
 
     def run(w: Any) -> None:
-        result = w.f32[sources[0]]
-        for s in sources[1:]:
-            x = w.f32[s]
-            r = function(result, x)
-            zero = r == 0
-            if zero.any():  # which zero it is depends on the signs
-                both = zero & (result == 0) & (x == 0)
-                a, b = result.view(U32), x.view(U32)
-                np.copyto(r.view(U32), a & b if larger else a | b, where=both)
-            result = r
-        canonical32(result)
+        values = [w.f32[s] for s in sources]
+        result = function(values[0], values[1])
+        for x in values[2:]:
+            function(result, x, result)
+        # Zeros and NaNs need a closer look: magnitude - 1 as an unsigned number puts both above all others.
+        magnitude = result.view(U32) << U32(1)
+        magnitude -= U32(1)
+        if np.maximum.reduce(magnitude, axis=None) >= 0xFF000000:
+            result = values[0]
+            for x in values[1:]:
+                r = function(result, x)
+                both = (r == 0) & (result == 0) & (x == 0)  # which zero it is depends on the signs
+                u, v = result.view(U32), x.view(U32)
+                np.copyto(r.view(U32), u & v if larger else u | v, where=both)
+                result = r
+            canonical32(result)
         w.to.f32[out][...] = result
 
     return run

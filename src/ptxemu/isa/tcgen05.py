@@ -21,7 +21,7 @@ from ..errors import IllegalInstruction
 from ..machine import AsyncOp, Machine, Warps
 from ..memory import SHARED_RESERVED
 from ..registers import Rows
-from . import Decode, instruction
+from . import Decode, instruction, mmabatch
 from . import mma as arithmetic
 from .ctapair import aligned, group_of, pair_of, use_group
 from .descriptors import (
@@ -59,9 +59,32 @@ class _Mma:
     scale: int
     disabled: int
     outstanding: list[int]
+    ins: ptx.Instr
+    done: bool = False  # its work was done together with that of another CTA
+
+    def same_as(self, other: _Mma) -> bool:
+        """Whether both are the same instruction on the same places."""
+        return (
+            self.ins is other.ins
+            and self is not other
+            and (self.a, self.b, self.shape, self.column, self.lane, self.keep)
+            == (other.a, other.b, other.shape, other.column, other.lane, other.keep)
+        )
 
     def __call__(self) -> None:
         self.outstanding[0] -= 1
+        if self.done:
+            return
+        i = self.shape
+        if len(self.ctas) == 1 and i.m == 128 and i.d == "f32" and not self.scale and not self.disabled:
+            jobs = mmabatch.alike(self)
+            if len(jobs) > 1 and mmabatch.run(jobs):
+                for job in jobs:
+                    job.done = True
+                return
+        self.alone()
+
+    def alone(self) -> None:
         i, share = self.shape, len(self.ctas)
         # Each CTA of a pair holds half of B's columns, in order; both multiply with all of them.
         halves = [self.shared_operand(cta, self.b, i.n // share, i.b_major, i.b) for cta in self.ctas]
@@ -227,7 +250,7 @@ def mma(d: Decode) -> Callable[[Warps], None]:
                 raise d.unsupported("disable-output-lane is emulated for .cta_group::1 only")
             outstanding = _outstanding(m, t.cta, t.warp, t.lane)
             outstanding[0] += 1
-            job = _Mma(m, ctas, shape, a, b, lane, column, keep, scale, mask, outstanding)
+            job = _Mma(m, ctas, shape, a, b, lane, column, keep, scale, mask, outstanding, d.ins)
             data = _mma_data(d, job, t.warp) if m.tracing else {}
             m.submit(
                 AsyncOp(

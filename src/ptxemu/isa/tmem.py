@@ -93,11 +93,14 @@ class TmemState:
         """The allocations in words."""
         return ", ".join(f"columns {a}-{a + n - 1}" for a, n in sorted(self.allocations.items()))
 
+    def allocated(self, column: int, columns: int) -> bool:
+        """Whether one allocation holds all of [column, column + columns)."""
+        return any(first <= column and column + columns <= first + n for first, n in self.allocations.items())
+
     def require(self, column: int, columns: int, what: str) -> None:
         """IllegalInstruction unless [column, column + columns) is allocated."""
-        for first, n in self.allocations.items():
-            if first <= column and column + columns <= first + n:
-                return
+        if self.allocated(column, columns):
+            return
         end = column
         while end < column + columns and any(a <= end < a + n for a, n in self.allocations.items()):
             end += 1
