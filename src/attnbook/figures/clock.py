@@ -105,7 +105,7 @@ def clock_judged() -> Html:
                 continue
             key = e.subject.partition(",")[0], tuple(sorted(e.shape.items()))
             if record.machine["name"] == "B200" and "two CTAs" in e.subject:
-                truth, label = FA4_FORWARD[int(e.shape["seqlen"])].value / 1e12, "published, its paper"
+                truth, label = FA4_FORWARD[int(e.shape["seqlen"])].value / 1e12, "published, read off its paper's plots"
             elif record.machine["name"] == "H200" and key in measured:
                 truth, label = measured[key]
             else:
