@@ -23,11 +23,12 @@ one lane does for its warp needs a bar.warp.sync where the others take part.
 MMA or by a bulk copy needs a fence.proxy.async for that state space somewhere on the way: by the writer before the
 barrier or by the one who issues behind it. The way back needs none: the end of an asynchronous operation implies it.
 
-**Also found**: reads of shared and tensor memory that nobody has written; registers of a wgmma that are touched before
-wgmma.wait_group; mbarriers that are used by somebody whom nothing orders behind their mbarrier.init (across a cluster,
-fence.mbarrier_init counts), initialised again or written over without mbarrier.inval, or lapped by a phase while a warp
-still waits for the one before; bytes paid that nobody expected; tcgen05.dealloc while somebody may still use the columns. Deadlocks,
-out-of-bounds accesses, alignment, allocation and instructions that need whole warps are checked by every driver.
+**Also found**: reads of shared and tensor memory that nobody has written; registers of a wgmma that are touched
+before wgmma.wait_group; mbarriers that are used by somebody whom nothing orders behind their mbarrier.init (across a
+cluster, fence.mbarrier_init counts), initialised again or written over without mbarrier.inval, or lapped by a phase
+while a warp still waits for the one before; bytes paid that nobody expected; tcgen05.dealloc while somebody may still
+use the columns. Deadlocks, out-of-bounds accesses, alignment, allocation and instructions that need whole warps are
+checked by every driver.
 
 **By the letter**, `Config(strict=True)`: things that work on every chip known, that widespread libraries rely on, and
 that the ISA does not promise. Such findings have `strict` set.

@@ -19,6 +19,7 @@ from .shadow import Shadow, get
 if TYPE_CHECKING:
     from ..machine import Machine, Warps
 
+ENOUGH = 64  # findings about the same two instructions, after which only their number grows
 FEW = 24  # old accesses that are looked at one by one
 LEFT = 1 << 30  # the PC of a lane that has left the kernel
 
@@ -31,6 +32,7 @@ class Checker(Edges):
         self.run = machine.launch.run
         self.strict = machine.config.strict
         self.granule = report.granule(machine.program)
+        self.told: dict[tuple[int, int], list[Finding]] = {}  # findings about two instructions
 
     def start(self) -> None:
         """Fresh CTAs: nobody has accessed anything."""
@@ -53,21 +55,30 @@ class Checker(Edges):
 
     # --------------------------------------------------------------------------------------------------------- findings
 
-    def say(self, finding: Finding | None, ins: ptx.Instr | None) -> None:
-        """Note a finding; raise it, if that is what was asked for."""
-        if finding is None or (finding.strict and not self.strict):
-            return
+    def say(self, finding: Finding, ins: ptx.Instr | None) -> Finding | None:
+        """Note a finding; raise it, if that is what was asked for. Returns the one that stands for it, if noted."""
+        if finding.strict and not self.strict:
+            return None
         for old in self.run.findings:
             if isinstance(old, Finding) and old.key == finding.key:
                 old.count += finding.count
-                return
+                return old
         self.run.findings.append(finding)
         if self.machine.config.on_race == "raise":
             raise RaceError(str(finding), ins.where if ins is not None else "", finding)
+        return finding
 
     def race(self, shadow: Shadow, old: int, new: int, cells: np.ndarray, known: Table | None, reads: bool) -> None:
         """`new` does not know of `old`, and they touch the same flat cells. reads: `old` is a read."""
-        self.say(report.race(self, shadow, old, new, cells, known, reads), self.records.maker(new).ins)
+        a, b = self.records.maker(old).ins, self.records.maker(new).ins
+        told = self.told.setdefault((a.pc, b.pc), [])
+        if len(told) >= ENOUGH:  # the same two instructions again: only count
+            told[-1].count += 1
+            return
+        finding = report.race(self, shadow, old, new, cells, known, reads)
+        noted = self.say(finding, b)
+        if noted is not None:
+            told.append(noted)
 
     def uninitialised(self, shadow: Shadow, record: int, cells: np.ndarray) -> None:
         """`record` reads cells that nobody has written."""

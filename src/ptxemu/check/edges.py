@@ -48,11 +48,12 @@ class Note:
     -1 until it reports to its mbarrier.  ends: what has to be waited for, in words.
     """
 
-    __slots__ = ("at", "born", "by", "clock", "component", "ends", "issued", "kind", "known", "open", "twins")
+    __slots__ = ("at", "born", "by", "clock", "component", "ends", "issued", "key", "kind", "known", "open", "twins")
 
     def __init__(self, known: Table, by: int, at: int, kind: int, ends: str, component: int = -1, clock: int = 0):
         self.known, self.by, self.at, self.kind, self.ends = known, by, at, kind, ends
         self.component, self.clock = component, clock
+        self.key: Hashable = None  # of its component, where that is not known before it does something
         self.born = 0  # records there were when it was asked for
         self.issued: tuple[int, int] | None = None  # of an MMA: its place in the order of issue
         self.open: list[int] = []  # records whose epoch is not known yet
@@ -87,7 +88,7 @@ class Edges:
         self.phases = Phases(self)
         self.strong = Strong(self)
         self.bundle: Warps | None = None  # the one that executes an instruction of an asynchronous unit
-        self.twins: dict[tuple[int, int], set[Any]] = {}  # by warp, for that instruction
+        self.twins: dict[tuple[int, int], Note] = {}  # by warp, for that instruction
         self.bar_waits = True  # bar.sync rather than bar.arrive
         self.named: dict[tuple[int, int], tuple[Table, list[tuple[int, int]]]] = {}
         self.cluster_barriers: dict[tuple[int, int], Table] = {}
@@ -190,9 +191,8 @@ class Edges:
             return
         if parent is not None and parent.note is not None:  # the second half of a bulk store
             before: Note = parent.note
-            thread = self.machine.rank(cta), op.warp, op.lane
-            op.note = Note(before.known, before.by, before.at, BULK, "cp.async.bulk.wait_group",
-                           clocks.component(cta, ("bulk written", *thread)), before.clock)  # fmt: skip
+            op.note = Note(before.known, before.by, before.at, BULK, "cp.async.bulk.wait_group", -1, before.clock)
+            op.note.key = "bulk written", self.machine.rank(cta), op.warp, op.lane
             op.note.twins, op.note.born = before.twins, before.born
             return
         if ins.opcode.startswith("wgmma"):
@@ -204,20 +204,25 @@ class Edges:
             w0, _, c0, _, step = w.key
             at = op.warp - w0, (cta - c0) // step
             view = self.view_of(w, at)  # type: ignore[attr-defined]
-        thread = self.machine.rank(cta), op.warp, op.lane
         if op.engine == "tensor":
             op.note = self._matrix(op, view, ins.opcode.startswith("tcgen05.commit"))
             return
-        known = clocks.tell(cta, op.warp, view)
-        by, now = clocks.epoch(cta, op.warp, view)
-        if ".bulk_group" in ins.opcode:
-            group = self.counts.get(("groups", cta, op.warp, op.lane), 0) + 1
-            op.note = Note(known, by, now, BULK, "cp.async.bulk.wait_group.read",
-                           clocks.component(cta, ("bulk read", *thread)), group)  # fmt: skip
+        twin = self.twins.get((cta, op.warp)) if w is not None else None
+        if twin is not None:  # another lane of the same instruction: what one knows they all do
+            note = Note(twin.known, twin.by, twin.at, BULK, twin.ends)
+            note.twins, note.born = twin.twins, twin.born
         else:
-            op.note = Note(known, by, now, BULK, "mbarrier")
-        op.note.twins, op.note.born = self.twins.setdefault((cta, op.warp), op.note.twins), self.records.count
-        clocks.step(cta, op.warp, view)
+            note = Note(clocks.tell(cta, op.warp, view), *clocks.epoch(cta, op.warp, view), BULK, "mbarrier")
+            note.born = self.records.count
+            self.twins[cta, op.warp] = note
+            clocks.step(cta, op.warp, view)
+        if ".bulk_group" in ins.opcode:
+            note.ends, note.key = (
+                "cp.async.bulk.wait_group.read",
+                ("bulk read", self.machine.rank(cta), op.warp, op.lane),
+            )
+            note.clock = self.counts.get(("groups", cta, op.warp, op.lane), 0) + 1
+        op.note = note
 
     def _matrix(self, op: AsyncOp, view: int, commits: bool) -> Note:
         """An MMA, or a commit of all the MMAs of its thread so far."""
@@ -258,6 +263,8 @@ class Edges:
         op = self.machine.agents.current
         assert op is not None and op.note is not None and op.ins is not None
         note: Note = op.note
+        if note.key is not None:
+            note.component, note.key = self.clocks.component(op.cta, note.key), None
         lane = op.lane if op.lane >= 0 else None
         words = what or op.name.removesuffix(" write")
         maker = Maker(0, op.ins, words, [(op.cta, op.warp, lane)], write, ends=note.ends)

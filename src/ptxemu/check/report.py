@@ -74,7 +74,7 @@ def uninitialised(check: Checker, shadow: Shadow, record: int, cells: np.ndarray
 
 def race(
     check: Checker, shadow: Shadow, old: int, new: int, cells: np.ndarray, known: Table | None, reads: bool
-) -> Finding | None:
+) -> Finding:
     """What to say of `new`, which is not ordered behind `old`. known: what `new` knows; None for a warp's access."""
     records = check.records
     if issued_before(check, new, old):  # it is done now, but it was there before: nobody has waited for its end

@@ -167,8 +167,9 @@ def wait_group(d: Decode, semantics: Run) -> Run:
             if (cta, warp) in again or (w.mask is not None and not w.mask[i, j, lane]) or count <= n:
                 continue
             for what in ("bulk read",) if read else ("bulk read", "bulk written"):
-                component = check.clocks.component(cta, (what, m.rank(cta), warp, lane))
-                check.clocks.done(cta, warp, SOME, component, count - n)
+                component = check.clocks.names[cta // m.cluster_size].get((what, m.rank(cta), warp, lane))
+                if component is not None:
+                    check.clocks.done(cta, warp, SOME, component, count - n)
         return blocked
 
     return run
