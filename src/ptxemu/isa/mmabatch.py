@@ -30,6 +30,8 @@ def alike(job: Any) -> list[Any]:
         return [job]
     found = [job]
     for queue in agents.queues.values():
+        if not queue:  # the job itself was the last of its queue
+            continue
         op = queue[0]
         other = op.run
         if type(other) is type(job) and op.due <= m.tick and not other.done and job.same_as(other):
