@@ -393,11 +393,10 @@ class Scheduler:
         places = sorted(set(candidates) - {EXITED})
         code = np.zeros(b.warps.shape[:2], np.int64)
         for i, pc in enumerate(places):
-            at = lanes == pc
-            code |= at.any(-1).astype(np.int64) << 2 * i
-            code |= at.all(-1).astype(np.int64) << 2 * i + 1
+            there = np.packbits(lanes == pc, axis=-1).view(np.uint32)[..., 0]  # the lanes of a warp as one number
+            code += (there != 0) * (1 << 2 * i) + (there == 0xFFFFFFFF) * (1 << 2 * i + 1)
         states: dict[int, tuple[tuple[int, ...], bool]] = {}
-        for c in np.unique(code).tolist():
+        for c in sorted(set(code.ravel().tolist())):
             pcs = tuple(pc for i, pc in enumerate(places) if c >> 2 * i & 1)
             divergent = not any(c >> 2 * i + 1 & 1 for i in range(len(places)))
             states[c] = (pcs, divergent)
@@ -485,7 +484,7 @@ class Scheduler:
         if whole:
             parts = [b]
         else:
-            states = {c: (b.pcs, b.divergent) for c in np.unique(code).tolist()}
+            states = {c: (b.pcs, b.divergent) for c in sorted(set(code.ravel().tolist()))}
             self.forget(b)
             out = []
             key0 = b.warps.key

@@ -214,35 +214,46 @@ def mma(d: Decode) -> Callable[[Warps], None]:
     if rest:
         raise d.unsupported(f"{len(rest)} more operands than it has")
 
+    def operands(i_value: int, d_value: int, a_value: int, b_value: int) -> tuple:
+        """Shape, lane and column of D, A and B, from the values of the registers."""
+        shape = decode_instruction_descriptor(i_value, group)
+        lane, column = split_tmem_address(d_value & 0xFFFF_FFFF)
+        if group == 1:
+            accumulator_lanes(shape.m, lane)
+        elif lane:
+            raise IllegalInstruction(f"tcgen05.mma: D at TMEM lane {lane}; for a CTA pair it must be lane 0")
+        a: SmemDescriptor | tuple[int, int]
+        if a_in_tmem:
+            a = split_tmem_address(a_value & 0xFFFF_FFFF)
+            if shape.a_major:
+                raise IllegalInstruction("tcgen05.mma with A in tensor memory: A must be K-major (transpose A is set)")
+            if a[0] != lane:
+                raise IllegalInstruction(
+                    f"tcgen05.mma: A is at TMEM lane {a[0]}, D at lane {lane}; they must be the same"
+                )
+        else:
+            a = decode_smem_descriptor(a_value)
+            check_supported(a, shape.a_major)
+        b = decode_smem_descriptor(b_value)
+        check_supported(b, shape.b_major)
+        return shape, lane, column, a, b
+
     def run(w: Warps) -> None:
         m = w.machine
+        last: tuple | None = None
         for t in w.threads():
             at = t.at
             use_group(m, t.cta, group, d)
             ctas = (t.cta,) if group == 1 else pair_of(m, t.cta, d)
-            shape = decode_instruction_descriptor(int(w.u32[i_slot][at]), group)
-            lane, column = split_tmem_address((int(getattr(w, d_view)[d_slot][at]) + d_offset) & 0xFFFF_FFFF)
-            if group == 1:
-                accumulator_lanes(shape.m, lane)
-            elif lane:
-                raise IllegalInstruction(f"tcgen05.mma: D at TMEM lane {lane}; for a CTA pair it must be lane 0")
-            a_value = int(getattr(w, a_view)[a_slot][at]) + a_offset
-            a: SmemDescriptor | tuple[int, int]
-            if a_in_tmem:
-                a = split_tmem_address(a_value & 0xFFFF_FFFF)
-                if shape.a_major:
-                    raise IllegalInstruction(
-                        "tcgen05.mma with A in tensor memory: A must be K-major (transpose A is set)"
-                    )
-                if a[0] != lane:
-                    raise IllegalInstruction(
-                        f"tcgen05.mma: A is at TMEM lane {a[0]}, D at lane {lane}; they must be the same"
-                    )
-            else:
-                a = decode_smem_descriptor(a_value)
-                check_supported(a, shape.a_major)
-            b = decode_smem_descriptor(int(w.u64[b_slot][at]))
-            check_supported(b, shape.b_major)
+            values = (
+                int(w.u32[i_slot][at]),
+                int(getattr(w, d_view)[d_slot][at]) + d_offset,
+                int(getattr(w, a_view)[a_slot][at]) + a_offset,
+                int(w.u64[b_slot][at]),
+            )
+            if values != last:  # CTAs in step mostly give the same
+                shape, lane, column, a, b = operands(*values)
+                last = values
             keep = bool(w.pred[keep_slot][at]) != negated
             mask = sum(int(w.u32[s][at]) << 32 * n for n, s in enumerate(disabled))
             if mask and group == 2:

@@ -332,19 +332,22 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
     d.mods.flag("L2::cache_hint")
     tensor_operand = _tensor_operand(d, d.ops[0], rank)
     source = address_reader(d, d.ops[1], shared=True)
+    registers = [(f"u{bits}", slot) for bits, slot in d.reads]
 
     def run(w: Warps) -> None:
         m = w.machine
         # A warp whose lanes all store the same box (the chip issues that once) need not do it 32 times, unless each
         # of them may be seen by itself.
         once = m.agents.in_step and not m.tracing and m.observer is None and m.check is None
-        same: dict[tuple, _Store] = {}
+        once = once and all(lanes_agree(getattr(w, view)[slot], w.mask) for view, slot in registers)
+        store: _Store | None = None
+        warp = (-1, -1)
         for t in w.threads():
-            map_address, coords = tensor_operand(w, t.at)
-            key = (t.cta, t.warp, map_address, *coords, source(w, t.at))
-            if key in same:
-                same[key].join(m, t)
+            if once and store is not None and (t.cta, t.warp) == warp:
+                store.join(m, t)
                 continue
+            warp = t.cta, t.warp
+            map_address, coords = tensor_operand(w, t.at)
             tensor = tensor_at(m, map_address)
             owner, offset = m.shared.locate(t.cta, source(w, t.at))
             if owner != t.cta:
@@ -374,10 +377,14 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
                     "offset": offset,
                 }
             store = _submit_store(m, d, t, read, write, "TMA store", data)
-            if once:
-                same[key] = store
 
     return run
+
+
+def lanes_agree(values: np.ndarray, mask: np.ndarray | None) -> bool:
+    """Whether the active lanes of every warp hold the same value as its first lane."""
+    differ = values != values[..., :1]
+    return not (differ if mask is None else differ & mask).any()
 
 
 # ---------------------------------------------------------------------------------------------------- plain bulk copies
@@ -481,8 +488,8 @@ def prefetch_tensormap(d: Decode) -> Callable[[Warps], None]:
     place = address_reader(d, d.ops[0], shared=False)
 
     def run(w: Warps) -> None:
-        for t in w.threads():
-            tensor_at(w.machine, place(w, t.at))
+        for address in {place(w, t.at) for t in w.threads()}:
+            tensor_at(w.machine, address)
 
     return run
 
