@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from attnbook import figures
 from attnbook.chips import B200, B300, H200
-from attnbook.figures import limits
+from attnbook.figures import limits, rounding
 from attnbook.figures.budget import lane_totals, tile_costs
 
 # ---- attention and where its time goes --------------------------------------------------------------------------
@@ -33,3 +34,44 @@ def test_exponentials_bend_the_roof_where_the_units_say() -> None:
     assert limits.exp_ceiling(64, B300) == pytest.approx(B300.bf16_flops)
     assert limits.longest(limits.unit_cycles(16384, 64)) == "exp"
     assert "dimension 128" in figures.exp_roof().desc
+
+
+# ---- online softmax ---------------------------------------------------------------------------------------------
+
+
+def test_rounding_p_costs_what_rounding_the_output_costs() -> None:
+    for keys in (128, 2048):
+        found = rounding.cost("bf16", "random", "P before rounding", keys)
+        assert 0.7 < found.of_output / found.output < 1.4
+    half = rounding.cost("fp16", "random", "P before rounding", 2048)
+    assert half.of_output == pytest.approx(found.of_output / 8, rel=0.2)
+
+
+def test_values_against_us_cost_at_most_one_rounding_of_p() -> None:
+    for kind in ("fp16", "bf16"):
+        worst = rounding.cost(kind, "against us", "P before rounding", 2048)
+        assert worst.of_values <= rounding.unit_roundoff(rounding.P_TYPES[kind])
+        assert worst.of_output > 10 * worst.of_values
+    with pytest.raises(ValueError, match="against us"):
+        rounding.cost("bf16", "kind", "P before rounding", 128)
+
+
+def test_a_row_sum_of_rounded_weights_keeps_ones() -> None:
+    assert rounding.cost("bf16", "all ones", "P after rounding", 512).of_output < 1e-12
+    assert rounding.cost("bf16", "all ones", "P before rounding", 512).of_output > 1e-5
+
+
+@pytest.mark.parametrize("threshold", [0, 4, 8])
+@pytest.mark.parametrize("family", ["normal", "rising_max", "just_under", "just_over"])
+def test_a_lazy_walk_gives_the_same_log_sum_exp(family: str, threshold: int) -> None:
+    scores = rounding.family_scores(family)[75]
+    walk = rounding.lazy_walk(scores, threshold)
+    assert walk.reference[-1] + np.log2(walk.total) == pytest.approx(np.log2(np.exp2(scores).sum()), rel=1e-12)
+    assert walk.largest <= 2.0**threshold
+
+
+def test_the_two_inputs_beside_the_threshold_lie_beside_it() -> None:
+    assert not rounding.lazy_walk(rounding.family_scores("just_under")[75], 8).fires.any()
+    assert rounding.lazy_walk(rounding.family_scores("just_over")[75], 8).fires.sum() == 1
+    assert rounding.warp_share(rounding.family_scores("normal")[:128], 4) == 0
+    assert rounding.warp_share(rounding.family_scores("normal")[:128], 0) > 0.9

@@ -34,6 +34,8 @@ MAKERS = {
     "bank_conflicts": lambda: widgets.bank_conflicts(1),
     "online_softmax": lambda: widgets.online_softmax(),
     "unit_limits": lambda: widgets.unit_limits(),
+    "p_rounding": lambda: widgets.p_rounding(),
+    "lazy_rescale": lambda: widgets.lazy_rescale(),
     "tmem_overlay": lambda: widgets.tmem_overlay(),
     "handover": lambda: widgets.handover(4),
     "timeline": lambda: widgets.timeline(stage_run(1).trace, caption="Two tiles."),

@@ -22,6 +22,8 @@ _WHERE = {
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
     "unit_limits": "limits",
+    "p_rounding": "rounding",
+    "lazy_rescale": "rounding",
     "timeline": "events",
     "run_panel": "panel",
     "explore": "explorer",
