@@ -93,6 +93,8 @@ st.global.u32 [%rd2], 7; // A
 FIX
 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r7], 16;
 cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r4], [%rd2], 16, [%r7]; // B
+W: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r7], 0;
+@!%p9 bra W;
 """
     pair(body, "fence.proxy.async.global;", "proxy", "fence.proxy.async")
 

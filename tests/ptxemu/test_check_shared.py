@@ -398,7 +398,24 @@ def test_bytes_that_nobody_expected():
         "@!%p1 bra DONE;\ncp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [%r4], [%rd1], 256, [%r7];\n"
     )
     found, _ = run(body)
-    assert [x.kind for x in found] == ["pending"] and "256 bytes that nobody expected" in found[0].message
+    assert [x.kind for x in found] == ["completion", "pending"]
+    assert "when the block has ended" in found[0].message and "256 bytes that nobody expected" in found[1].message
+
+
+def test_a_block_must_not_end_before_its_copies():
+    body = f"""
+st.shared.u32 [%r6], %r1;
+{PROXY}
+bar.sync 0;
+@!%p1 bra DONE;
+cp.async.bulk.global.shared::cta.bulk_group [%rd2], [%r4], 256;
+cp.async.bulk.commit_group;
+FIX
+"""
+    clean(body.replace("FIX", "cp.async.bulk.wait_group.read 0;"))
+    found, _ = run(body.replace("FIX", ""))
+    assert [(x.kind, x.missing) for x in found] == [("completion", "cp.async.bulk.wait_group.read")]
+    assert "when the block has ended" in found[0].message and found[0].second is None
 
 
 # ------------------------------------------------------------------------------------------------------- how it is told

@@ -26,9 +26,9 @@ barrier or by the one who issues behind it. The way back needs none: the end of 
 **Also found**: reads of shared and tensor memory that nobody has written; registers of a wgmma that are touched
 before wgmma.wait_group; mbarriers that are used by somebody whom nothing orders behind their mbarrier.init (across a
 cluster, fence.mbarrier_init counts), initialised again or written over without mbarrier.inval, or lapped by a phase
-while a warp still waits for the one before; bytes paid that nobody expected; tcgen05.dealloc while somebody may still
-use the columns. Deadlocks, out-of-bounds accesses, alignment, allocation and instructions that need whole warps are
-checked by every driver.
+while a warp still waits for the one before; bytes paid that nobody expected; a block that ends before its bulk
+copies; tcgen05.dealloc while somebody may still use the columns. Deadlocks, out-of-bounds accesses, alignment,
+allocation and instructions that need whole warps are checked by every driver.
 
 **By the letter**, `Config(strict=True)`: things that work on every chip known, that widespread libraries rely on, and
 that the ISA does not promise. Such findings have `strict` set.

@@ -98,13 +98,18 @@ class Edges:
         self.loads: dict[tuple[int, int], dict[int, int]] = {}  # number of a tcgen05.ld -> that of its registers ...
         self.held: dict[tuple[int, int], dict[int, int]] = {}  # ... which nobody has read; register -> number of the ld
         self.lone: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}  # clock of single lanes at a tcgen05.wait
+        self.in_flight: dict[tuple[int, int], tuple[int, int]] = {}  # (CTA, component) -> latest clock and record
         self.copies: dict[tuple[int, int], list[int]] = {}  # cp.async of a warp that its groups end with
         self.groups: dict[tuple[int, int], list[int]] = {}  # products of a warp that its wgmma groups end with
         self.under_way: dict[tuple[int, int], dict[int, tuple[int, bool, ptx.Instr]]] = {}  # registers of products
         self.seen: dict[tuple[int, int], int] = {}  # tcgen05.ld up to this one are done, or have been read from
 
     def finish(self) -> None:
-        """All CTAs have exited."""
+        """All CTAs have exited: what worked on their shared memory should have been waited for before."""
+        for (cta, component), (clock, record) in self.in_flight.items():
+            if self.clocks.know[cta, :, :, V, component].max() < clock:
+                finding = report.left_behind(self, record)  # type: ignore[arg-type]
+                self.say(finding, self.records.maker(record).ins)  # type: ignore[attr-defined]
         self.phases.finish()
 
     def count(self, key: Hashable) -> int:
@@ -167,6 +172,8 @@ class Edges:
             for record in note.open:
                 self.records.component[record], self.records.clock[record] = component, phase + 1
                 self.records.maker(record).barrier = owner, offset, phase
+                if self.records.maker(record).write:
+                    self.in_flight[owner, component] = phase + 1, record
             note.open = []
             return
         table = self.phases.table(owner, offset)
@@ -273,6 +280,8 @@ class Edges:
         self.records.epochs(number, note.component, note.clock, note.by, note.at)
         if note.component < 0:
             note.open.append(number)
+        elif note.kind == BULK and not write:
+            self.in_flight[op.cta, note.component] = note.clock, number
         note.known = self.clocks.fit(note.known)
         return number, note.known
 

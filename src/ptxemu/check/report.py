@@ -244,3 +244,19 @@ def overwritten(check: Checker, record: int, cells: np.ndarray, place: tuple[int
     second = describe(check, check.shared, record, cells)
     message = f"{second} writes over the mbarrier at {place[1]:#x} of CTA {check.machine.linear(place[0])} ({init})"
     return Finding("barrier", message, init, second, "mbarrier.inval")
+
+
+def left_behind(check: Checker, record: int) -> Finding:
+    """A copy to or from the shared memory of a block that nobody in the block has waited for."""
+    maker = check.records.maker(record)
+    cta, warp, lane = maker.warps[0]
+    source = str(maker.ins.source) if maker.ins.source else None
+    first = Access(maker.what, check.machine.linear(cta), warp, lane, maker.ins.line, source, "shared", (0, 0),
+                   maker.write, "async")  # fmt: skip
+    verb = "write to" if maker.write else "read from"
+    missing = "a wait on its mbarrier" if maker.write else "cp.async.bulk.wait_group.read"
+    message = (
+        f"{first} may still {verb} the block's shared memory when the block has ended: nothing in it has waited for"
+        f" that ({missing})"
+    )
+    return Finding("completion", message, first, None, missing)
