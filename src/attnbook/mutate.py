@@ -14,6 +14,7 @@ _TRY_WAIT = re.compile(r"mbarrier\.try_wait\.\S+\s+(?P<pred>[%\w]+)\s*,[^;]*;")
 _PARITY = re.compile(r"\[[^\]]+\]\s*,\s*(?P<parity>[%\w]+)\s*,")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 _BAR = re.compile(r"\bbar\.sync\s+0;")
+_COMMIT = re.compile(r"tcgen05\.commit\.[^;]*;")
 _STORE_P = re.compile(r"tcgen05\.st\.sync\.aligned\.32x32b\.x4\.b32\s*\[(?P<at>%\w+)\][^;]*;")
 _MMA_OF_P = re.compile(r"tcgen05\.mma\.[\w:.]+\s*\[%\w+\],\s*\[(?P<at>%\w+)\][^;]*;")
 _DESCRIPTOR = re.compile(r"\b\d{19}\b")
@@ -66,6 +67,18 @@ def flip_parity(barrier: str) -> Callable[[str], str]:
             flipped = f"{{ .reg .b32 other; xor.b32 other, {parity['parity']}, 1; {other} }}"
             ptx = ptx[: match.start()] + flipped + ptx[match.end() :]
         return ptx
+
+    return edit
+
+
+def drop_commit(number: int) -> Callable[[str], str]:
+    """An edit that takes out one `tcgen05.commit`, by its place in the text, from 0. ValueError for another place."""
+
+    def edit(ptx: str) -> str:
+        found = list(_COMMIT.finditer(ptx))
+        if not 0 <= number < len(found):
+            raise ValueError(f"number = {number}: this kernel has {len(found)} commits, 0 to {len(found) - 1}")
+        return ptx[: found[number].start()] + ptx[found[number].end() :]
 
     return edit
 

@@ -19,6 +19,7 @@ _WHERE = {
     "handover": "roles",
     "softmax_lanes": "lanes",
     "mma_order": "lanes",
+    "ring_steps": "ring",
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
     "unit_limits": "limits",
