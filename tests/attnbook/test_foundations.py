@@ -7,8 +7,10 @@ import pytest
 
 from attnbook import figures
 from attnbook.chips import B200, B300, H200
-from attnbook.figures import limits, rounding
+from attnbook.figures import cute_layouts, limits, rounding
 from attnbook.figures.budget import lane_totals, tile_costs
+from attnbook.figures.layouts import index
+from ptxemu.isa import swizzle as sw
 
 # ---- attention and where its time goes --------------------------------------------------------------------------
 
@@ -75,3 +77,33 @@ def test_the_two_inputs_beside_the_threshold_lie_beside_it() -> None:
     assert rounding.lazy_walk(rounding.family_scores("just_over")[75], 8).fires.sum() == 1
     assert rounding.warp_share(rounding.family_scores("normal")[:128], 4) == 0
     assert rounding.warp_share(rounding.family_scores("normal")[:128], 0) > 0.9
+
+
+# ---- CuTe layouts -----------------------------------------------------------------------------------------------
+
+
+def test_the_examples_are_what_their_text_says() -> None:
+    for name in cute_layouts.EXAMPLES:
+        t = cute_layouts.example(name)
+        assert (t.rows, t.columns) == (4, 8)
+        if name == "swizzled":
+            assert t.index == tuple(tuple(8 * i + (j ^ i) for j in range(8)) for i in range(4))
+            continue
+        shape, stride = (eval(part) for part in t.text.split(":"))
+        assert all(t.index[i][j] == index((i, j), shape, stride) for i in range(4) for j in range(8))
+    assert cute_layouts.example("broadcast").cosize == 8
+
+
+def test_the_swizzle_is_that_of_the_ptx_isa() -> None:
+    for bits, swizzle in enumerate((sw.NONE, sw.SWIZZLE_32B, sw.SWIZZLE_64B, sw.SWIZZLE_128B)):
+        _, address = cute_layouts.swizzled_chunks(bits)
+        linear = 128 * np.arange(8)[:, None] + 16 * np.arange(8)[None, :]
+        assert np.array_equal(np.array(address), np.asarray(swizzle(linear)))
+
+
+def test_a_tile_and_a_fragment_cover_every_element_once() -> None:
+    _, _, found = cute_layouts._tv()
+    assert sorted(i for row in found for i in row) == list(range(128))
+    assert figures.layout_tv().desc.endswith("[0, 8, 1, 9].")
+    assert "[0, 16, 32, 48, 1," in figures.layout_divide().desc
+    assert figures.layout_composition().desc.startswith("B = (3,4):(2,12) of A = (6,8):(8,1) gives (3,4):(16,2)")

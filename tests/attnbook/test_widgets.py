@@ -36,6 +36,8 @@ MAKERS = {
     "unit_limits": lambda: widgets.unit_limits(),
     "p_rounding": lambda: widgets.p_rounding(),
     "lazy_rescale": lambda: widgets.lazy_rescale(),
+    "layout_explorer": lambda: widgets.layout_explorer(),
+    "swizzle_bits": lambda: widgets.swizzle_bits(),
     "tmem_overlay": lambda: widgets.tmem_overlay(),
     "handover": lambda: widgets.handover(4),
     "timeline": lambda: widgets.timeline(stage_run(1).trace, caption="Two tiles."),

@@ -25,6 +25,8 @@ _WHERE = {
     "unit_limits": "limits",
     "p_rounding": "rounding",
     "lazy_rescale": "rounding",
+    "layout_explorer": "cute_layouts",
+    "swizzle_bits": "cute_layouts",
     "timeline": "events",
     "run_panel": "panel",
     "explore": "explorer",
