@@ -191,7 +191,7 @@ def execute(
         raise ValueError(
             f'config and ptx_edit are for the emulator and this runs on the {gpu.name}; pass device="emulator"'
         )
-    compiled = compile(stage, problem, arch=gpu.arch if gpu and gpu.arch else "sm_100a", iket=iket)
+    compiled = compile(stage, problem, arch=gpu.arch if gpu else None, iket=iket)
     there = torch.device("cpu") if gpu is None else q.device if q.is_cuda else torch.device("cuda", gpu.index)
     q_there, k_there, v_there = (_readable_by_tma(x.detach().to(there)) for x in (q, k, v))
     o = poison(torch.empty(q.shape, dtype=q.dtype, device=there))

@@ -27,13 +27,15 @@ from typing import Any
 
 __all__ = ["ARCHITECTURES", "DTYPES", "Compiled", "Problem", "compile", "stage_module"]
 
-ARCHITECTURES = ("sm_100a", "sm_103a")  # B200/GB200, B300/GB300
+ARCHITECTURES = ("sm_100a", "sm_103a", "sm_90a")  # B200/GB200, B300/GB300; H100/H200
+_OF_MACHINE = {"blackwell": ARCHITECTURES[:2], "hopper": ARCHITECTURES[2:]}  # the first is taken where none is named
 DTYPES = ("bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be computed. Only ``dtype`` and ``lse`` change the code that comes out; the rest is checked.
+    """What is to be computed. Only ``dtype``, ``lse`` and what a stage lists as its KNOBS change the code; the rest is
+    checked.
 
     batch, seqlen, heads, head_dim: of q, k, v and o, all (batch, seqlen, heads, head_dim). dtype: "bf16" or "fp16".
     scale: what scores are multiplied by; None stands for 1 / sqrt(head_dim). lse: whether the (batch, heads, seqlen)
@@ -160,12 +162,15 @@ def compile(
     stage: Any = 1,
     problem: Problem | None = None,
     *,
-    arch: str = "sm_100a",
+    arch: str | None = None,
     iket: bool = False,
     line_info: bool = True,
     diagnostics: bool = False,
 ) -> Compiled:
     """Compile a stage of the ladder for ``arch``; the same request again gives the same object back.
+
+    arch: one of ARCHITECTURES that the stage is for; None is "sm_100a" for a Blackwell stage and "sm_90a" for a Hopper
+    one.
 
     iket keeps the named ranges of the source as IKET events (they are stripped otherwise); line_info ties every
     instruction to its source line; diagnostics asks the compiler for what its own checkers have to say about
@@ -174,11 +179,13 @@ def compile(
     Raises ValueError, naming the value and the remedy, for a problem that the stage does not solve.
     """
     problem = problem or Problem()
-    if arch not in ARCHITECTURES:
-        raise ValueError(f"arch = {arch!r} is none of {', '.join(ARCHITECTURES)}")
     if problem.dtype not in DTYPES:
         raise ValueError(f"dtype = {problem.dtype!r} is none of {', '.join(DTYPES)}; convert q, k and v to one of them")
     module = stage_module(stage)
+    possible = _OF_MACHINE[module.__name__.split(".")[-2]]
+    arch = arch or possible[0]
+    if arch not in possible:
+        raise ValueError(f"arch = {arch!r} is none of {', '.join(possible)}, for which this stage is; leave arch out")
     module.check(
         problem.batch,
         problem.seqlen,
@@ -187,12 +194,20 @@ def compile(
         causal=problem.causal,
         scale=problem.softmax_scale,
     )
-    return _compile(module, problem.dtype, problem.lse, arch, iket, line_info, diagnostics)
+    knobs = tuple((name, getattr(problem, name)) for name in getattr(module, "KNOBS", ()))
+    return _compile(module, problem.dtype, problem.lse, arch, iket, line_info, diagnostics, knobs)
 
 
 @functools.cache
 def _compile(
-    module: ModuleType, dtype: str, lse: bool, arch: str, iket: bool, line_info: bool, diagnostics: bool
+    module: ModuleType,
+    dtype: str,
+    lse: bool,
+    arch: str,
+    iket: bool,
+    line_info: bool,
+    diagnostics: bool,
+    knobs: tuple[tuple[str, Any], ...] = (),
 ) -> Compiled:
     import cutlass
     import cutlass.cute as cute
@@ -218,7 +233,12 @@ def _compile(
         start = time.perf_counter()
         with contextlib.redirect_stderr(said) if diagnostics else contextlib.nullcontext():
             fn = cute.compile(
-                module.Attention(), *qkvo, lse_out, cutlass.Float32(1.0), make_fake_stream(), options=" ".join(options)
+                module.Attention(**dict(knobs)),
+                *qkvo,
+                lse_out,
+                cutlass.Float32(1.0),
+                make_fake_stream(),
+                options=" ".join(options),
             )
         seconds = time.perf_counter() - start
 

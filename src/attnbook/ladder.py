@@ -2,8 +2,10 @@
 
     LADDER[1], LADDER["baseline"], LADDER["final"]   one stage: by number, by slug, the last one whose kernel is written
     for stage in LADDER: ...                         all of them, in order
+    HOPPER[3], LADDER["h3"]                          the twin for Hopper GPUs has a ladder and numbers of its own
 
-A stage is implemented when its file is there: kernels/<machine>/s<number>_<slug>.py.
+A stage is implemented when its file is there: kernels/blackwell/s<number>_<slug>.py or
+kernels/hopper/h<number>_<slug>.py.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import overload
 
-__all__ = ["LADDER", "PUBLISHED", "Ladder", "Published", "Stage"]
+__all__ = ["HOPPER", "LADDER", "PUBLISHED", "Ladder", "Published", "Stage"]
 
 KERNELS = Path(__file__).parent / "kernels"
 FINAL = "final"
@@ -69,6 +71,11 @@ class Stage:
     note: str = ""
 
     @property
+    def name(self) -> str:
+        """What it is called on the command line: "3", or "h3" on the Hopper ladder."""
+        return f"h{self.number}" if self.machine == "hopper" else str(self.number)
+
+    @property
     def implemented(self) -> bool:
         """Whether there is a kernel to run."""
         return self.path is not None
@@ -87,10 +94,14 @@ class Stage:
 
 
 class Ladder(Sequence[Stage]):
-    """The stages in order. Index it with a stage's number (from 1), its slug, or "final"."""
+    """The stages in order. Index it with a stage's number (from 1), its slug, or "final".
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    twin: another ladder, whose stages answer to their names ("h3") here too.
+    """
+
+    def __init__(self, stages: Sequence[Stage], twin: Ladder | None = None) -> None:
         self._stages = tuple(stages)
+        self.twin = twin
 
     def __len__(self) -> int:
         return len(self._stages)
@@ -115,6 +126,9 @@ class Ladder(Sequence[Stage]):
             return self.implemented[-1]
         for stage in self._stages:
             if key in (stage.number, stage.slug, str(stage.number)):
+                return stage
+        for stage in self.twin or ():
+            if key == stage.name:
                 return stage
         raise UnknownStage(
             f"stage {key!r} is not on the ladder; take a number from 1 to {len(self)}, {FINAL!r}, or one of: "
@@ -335,7 +349,107 @@ def _build() -> Ladder:
                 note=row.note,
             )
         )
+    return Ladder(stages, twin=HOPPER)
+
+
+@dataclass(frozen=True)
+class _HopperRow:
+    slug: str
+    title: str
+    idea: str
+    adds: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
+    previous: int = 0  # 0: the row before
+
+
+_HOPPER_ROWS = (
+    _HopperRow(
+        "baseline",
+        "Baseline",
+        "a correct wgmma attention: one warpgroup does everything in turn, P stays in registers",
+        adds=("bf16", "fp16", "scale", "lse", "tma", "wgmma", "swizzle_128b", "p_in_registers"),
+    ),
+    _HopperRow(
+        "base2",
+        "Base 2",
+        "softmax in base 2 with the scale folded in, and short chains for maximum and sum",
+        adds=("hardware_exp2",),
+    ),
+    _HopperRow(
+        "load_warp",
+        "Load warp",
+        "a warp of its own loads, tied to the computing warps by full and empty barriers",
+        adds=("warp_specialization",),
+    ),
+    _HopperRow(
+        "two_warpgroups",
+        "Two warpgroups",
+        "two computing warpgroups share each tile of K and V; setmaxnreg gives them the registers",
+        adds=("two_warpgroups", "register_budget"),
+    ),
+    _HopperRow("kv_ring", "K/V ring", "two slots each for K and V: the load warp runs a tile ahead", adds=("kv_ring",)),
+    _HopperRow(
+        "overlap",
+        "Overlap",
+        "the softmax of a tile under the PV of the tile before, inside a warpgroup",
+        adds=("overlap",),
+    ),
+    _HopperRow(
+        "pingpong",
+        "Ping-pong",
+        "named barriers make the two warpgroups take turns at the tensor core",
+        adds=("pingpong",),
+    ),
+    _HopperRow(
+        "three_warpgroups",
+        "Three warpgroups",
+        "192 query rows share each tile of K and V, 80 keys a step; any length",
+        adds=("three_warpgroups", "any_length"),
+        drops=("two_warpgroups",),
+        previous=6,
+    ),
+    _HopperRow(
+        "lazy_rescale",
+        "Lazy rescale",
+        "O is rescaled only when a maximum has grown by a factor of 2^8",
+        adds=("lazy_rescale",),
+    ),
+    _HopperRow(
+        "causal",
+        "Causal",
+        "causal masks that skip what is masked, and CTAs with much to do go first",
+        adds=("causal", "longest_first"),
+    ),
+    _HopperRow(
+        "head_dims",
+        "Head dims and GQA",
+        "head dimension 64, and query heads that share a head of K and V",
+        adds=("head_dim_64", "gqa"),
+    ),
+)
+
+
+def _build_hopper() -> Ladder:
+    stages: list[Stage] = []
+    for number, row in enumerate(_HOPPER_ROWS, start=1):
+        previous = row.previous or number - 1
+        before = stages[previous - 1].features if previous else ()
+        path = KERNELS / "hopper" / f"h{number:02d}_{row.slug}.py"
+        stages.append(
+            Stage(
+                number=number,
+                slug=row.slug,
+                title=row.title,
+                idea=row.idea,
+                path=path if path.exists() else None,
+                machine="hopper",
+                features=(*(feature for feature in before if feature not in row.drops), *row.adds),
+                previous=previous or None,
+                published=MappingProxyType({}),
+            )
+        )
     return Ladder(stages)
 
 
+HOPPER = _build_hopper()
 LADDER = _build()
