@@ -91,6 +91,23 @@ def test_two_warps_write_at_once():
     assert [x.kind for x in found] == ["race"] and found[0].count == 32
 
 
+@pytest.mark.parametrize("step", [0, 4])  # one word, or a word for each lane
+def test_more_readers_than_usual(step):
+    body = f"""
+@%p2 st.shared.u32 [%r6], %r1;
+bar.sync 0;
+mul.lo.u32 %r10, %r3, {step};
+add.u32 %r10, %r10, %r4;
+ld.shared.u32 %r11, [%r10]; // A
+FIX
+setp.eq.u32 %p5, %r2, 15;
+@%p5 st.shared.u32 [%r10], %r1; // B
+"""
+    pair(body, "bar.sync 0;", "race", "a barrier or mbarrier", threads=512)
+    found, _ = run(body.replace("FIX", "@%p5 bar.warp.sync -1;"), threads=512)
+    assert [x.count for x in found] == [15]  # every other warp has read it
+
+
 def test_mbarrier():
     body = (
         INIT.format(count=32)
