@@ -106,6 +106,8 @@ class Rows:
         """The rows of these slots, in this order; equal ones are the same object."""
         found = cls._known.get(slots)
         if found is None:
+            if len(cls._known) > 50_000:
+                cls._known.clear()
             found = cls._known[slots] = cls()
             first, found.count = slots[0], len(slots)
             steps = {b - a for a, b in itertools.pairwise(slots)}

@@ -84,8 +84,8 @@ def sum_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return s
 
 
-def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of float32 with a single rounding to nearest even.
+def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """a * b + c of float32 with a single rounding to nearest even. out: where it goes, if not to a new array.
 
     The product is exact in float64. Rounding the float64 sum again to float32 goes wrong only where that sum ends in
     28 zero bits (it
@@ -98,7 +98,10 @@ def fma32(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     doubtful = (s.view(U64) & _EVEN_TAIL) == 0
     if doubtful.any():
         s[doubtful] = sum_to_odd(product[doubtful], c64[doubtful])
-    return s.astype(np.float32)
+    if out is None:
+        return s.astype(np.float32)
+    np.copyto(out, s, casting="same_kind")
+    return out
 
 
 def narrow32(v: np.ndarray, mode: str) -> np.ndarray:

@@ -78,20 +78,18 @@ def arithmetic(d: Decode) -> Run:
             a, b, c = sources
 
             def run_fma(w: Any) -> None:
-                r = getattr(w, view)
-                result = fma32(r[a], r[b], r[c])
-                canonical32(result)
-                getattr(w.to, view)[out][...] = result
+                r, target = getattr(w, view), getattr(w.to, view)[out]
+                fma32(r[a], r[b], r[c], target)
+                canonical32(target)
 
             return run_fma
         function = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[op]
         a, b = sources
 
         def run_native(w: Any) -> None:
-            r = getattr(w, view)
-            result = function(r[a], r[b])
-            canonical32(result)
-            getattr(w.to, view)[out][...] = result
+            r, target = getattr(w, view), getattr(w.to, view)[out]
+            function(r[a], r[b], target)
+            canonical32(target)
 
         return run_native
 
@@ -381,10 +379,7 @@ def _plain_extremum(d: Decode, sources: list[int], out: int, function: Callable,
         result = function(values[0], values[1])
         for x in values[2:]:
             function(result, x, result)
-        # Zeros and NaNs need a closer look: magnitude - 1 as an unsigned number puts both above all others.
-        magnitude = result.view(U32) << U32(1)
-        magnitude -= U32(1)
-        if np.maximum.reduce(magnitude, axis=None) >= 0xFF000000:
+        if not np.minimum.reduce(np.abs(result), axis=None) > 0:  # zeros and NaNs need a closer look
             result = values[0]
             for x in values[1:]:
                 r = function(result, x)
