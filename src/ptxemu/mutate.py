@@ -103,8 +103,9 @@ def mutants(text: str) -> list[Mutant]:
 
     Raises PtxSyntaxError for text that is not PTX. setmaxnreg is left alone: it shares registers and orders nothing.
     """
-    _, parser = _parse(text)
+    module, parser = _parse(text)
     digest = digest_of(text)
+    constants = _constants(module)
     numbers: Counter[str] = Counter()
     made = []
     for ins, start, end in parser.spans:
@@ -114,7 +115,7 @@ def mutants(text: str) -> list[Mutant]:
         number = numbers[family]
         numbers[family] += 1
         source = str(ins.source) if ins.source else None
-        for edit, replacement in _edits(family, ins):
+        for edit, replacement in _edits(family, ins, constants):
             name = f"{family}/{number} {edit}"
             made.append(Mutant(name, f"{family} {edit}", ins.line, source, ins.text, start, end, replacement, digest))
     return made
@@ -162,7 +163,20 @@ def family_of(opcode: str) -> str | None:
     return next((family for beginning, family in _FAMILIES if (opcode + ".").startswith(beginning)), None)
 
 
-def _edits(family: str, ins: ptx.Instr) -> Iterator[tuple[str, str]]:
+def _constants(module: ptx.Module) -> dict[ptx.Reg, int]:
+    """The registers that only ever hold one number: written once, by a mov of a literal."""
+    moved: dict[ptx.Reg, int] = {}
+    written: Counter[ptx.Reg] = Counter()
+    for entry in module.entries.values():
+        for ins in entry.code:
+            if ins.operands and isinstance(ins.operands[0], ptx.Reg):
+                written[ins.operands[0]] += 1
+                if ins.opcode.startswith("mov.") and isinstance(ins.operands[1], ptx.Imm) and ins.guard is None:
+                    moved[ins.operands[0]] = int(ins.operands[1].value)
+    return {register: value for register, value in moved.items() if written[register] == 1}
+
+
+def _edits(family: str, ins: ptx.Instr, constants: dict[ptx.Reg, int]) -> Iterator[tuple[str, str]]:
     """(what is done, what stands there instead) for one instruction."""
     guard, opcode, rest = _parts(ins)
     operands = list(ptx._split(rest))
@@ -176,8 +190,9 @@ def _edits(family: str, ins: ptx.Instr) -> Iterator[tuple[str, str]]:
         return
     if family == "init":
         count = ins.operands[1]
+        known = count.value if isinstance(count, ptx.Imm) else constants.get(count)  # type: ignore[arg-type]
         for edit, step in (("count + 1", 1), ("count - 1", -1)):
-            if isinstance(count, ptx.Imm) and count.value + step < 1:
+            if known is not None and known + step < 1:
                 continue  # no barrier has a count of 0
             yield edit, _added(guard, opcode, operands, 1, step)
         return
@@ -310,14 +325,18 @@ def bench_text(
     only: Callable[[Mutant], bool] | None = None,
     max_steps: int | None = None,
     progress: TextIO | None = sys.stderr,
+    resume: Table | None = None,
+    each: Callable[[Table], None] | None = None,
 ) -> Table:
     """Run every mutant of a PTX text.
 
     runner(text, config): launch that text on fresh inputs, and say whether the answer is right.
     seeds: of the adversarial schedules tried after the fair one, until something notices.
     strict: try what the letter of the ISA asks for, too (`Config.strict`), last.
-    only: a filter of mutants.  max_steps: warp instructions that a run may take; ten times what the kernel takes.
+    only: a filter of mutants.  max_steps: warp instructions that a run may take before it counts as endless; five
+    million by default.
     progress: where a bar is drawn when it is a terminal, else a line every ten mutants; None for silence.
+    resume: what an earlier bench of the same text has done already.  each: called with the table after every mutant.
     Ctrl-C ends the bench and keeps what is done (`Table.complete` is then False).
     Raises ValueError where the kernel itself is not clean: then nothing could be blamed on a mutant.
     """
@@ -339,15 +358,20 @@ def bench_text(
         if not right:
             raise ValueError(f"the kernel's own answer is wrong ({name}): mend it first")
     table = Table(kernel, digest_of(text), len(chosen))
+    before = {r.name: r for r in resume.results} if resume and resume.digest == table.digest else {}
+    spent = resume.seconds if resume and before else 0.0
     try:
         for done, mutant in enumerate(chosen):
             _show(progress, done, len(chosen), mutant.name)
-            table.results.append(_judge(mutant, mutant.apply(text), runner, configs, limit))
+            known = before.get(mutant.name)
+            table.results.append(known or _judge(mutant, mutant.apply(text), runner, configs, limit))
+            table.seconds = spent + time.perf_counter() - started
+            if each and not known:
+                each(table)
         _show(progress, len(chosen), len(chosen), "")
     except KeyboardInterrupt:
         if progress:
             print(f"\nstopped: {len(table.results)} of {len(chosen)} mutants are kept", file=progress)
-    table.seconds = time.perf_counter() - started
     return table
 
 

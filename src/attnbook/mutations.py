@@ -1,0 +1,342 @@
+"""The mutation bench on this book's kernels: ``python -m attnbook.mutations [NAME ...]`` records, `load` reads.
+
+A record is book/results/mutations/NAME.json, a `ptxemu.mutate.Table`. What survives a bench is explained in
+book/results/mutations/survivors.json: {kernel: {mutant: argument}}. A record belongs to the PTX that it was made from
+(`Table.digest`); `stale` says whether the kernel has changed since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from attnbook.mutate import waits
+from attnbook.results import results_dir
+from ptxemu.mutate import VERDICTS, Mutant, Result, Runner, Table, bench_text, digest_of, mutants
+
+__all__ = ["SUBJECTS", "Subject", "added", "explanations", "load", "record", "recorded", "stale", "table_html"]
+
+SEEDS = (0, 1)  # of the adversarial schedules that a mutant must get past, after the fair one
+STAGES = range(1, 8)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel on the bench. name: of its record.  title: for tables.  build: its PTX, and how to run another one."""
+
+    name: str
+    title: str
+    build: Callable[[], tuple[str, Runner]]
+    only: Callable[[], Callable[[Mutant], bool]] | None = None
+
+
+def _stage_text(number: int) -> Any:
+    import importlib
+
+    module = importlib.import_module("attnbook.compile")
+    return module.compile(number, module.Problem(dtype="bf16", lse=True), arch="sm_100a")
+
+
+def _stage(number: int) -> tuple[str, Runner]:
+    """A stage on two Q tiles (one CTA or two) and two KV tiles: enough for every barrier to be used again."""
+    import torch
+
+    import ptxemu
+    from attnbook.inputs import INPUT_FAMILIES
+    from attnbook.reference import check, poison
+
+    kernel = _stage_text(number)
+    q, k, v = INPUT_FAMILIES["normal"](1, 1, 256, dtype=torch.bfloat16, seed=5)
+    o, lse = torch.empty_like(q), torch.empty(1, 1, 256)
+
+    def run(text: str, config: ptxemu.Config) -> bool:
+        poison(o)
+        poison(lse)
+        arguments = kernel.arguments(q, k, v, o, lse, q.shape[-1] ** -0.5)
+        ptxemu.launch(kernel.fn, *arguments, ptx=text, config=config)
+        return bool(check(o, lse, q, k, v).ok)
+
+    return kernel.ptx, run
+
+
+def _gemm_ws() -> tuple[str, Runner]:
+    """Five tiles of C in two places of tensor memory, ten steps through three slots."""
+    import tempfile
+
+    import cutlass.cute as cute
+    import torch
+    from cutlass.cute.runtime import from_dlpack
+
+    import ptxemu
+    from attnbook.kernels.blackwell.gemm_ws import Gemm
+    from ptxemu.cutedsl import ptx_of
+
+    def dlpack(t: torch.Tensor) -> Any:
+        return (
+            from_dlpack(t, assumed_align=16)
+            .mark_layout_dynamic(leading_dim=1)
+            .mark_compact_shape_dynamic(mode=1, divisibility=8)
+        )
+
+    random = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(rows, 128, generator=random).bfloat16() for rows in (128, 640))
+    c = torch.empty(128, 640)
+    exact, scale = a.double() @ b.double().T, a.double().abs() @ b.double().abs().T
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--keep-ptx --generate-line-info --gpu-arch sm_100a --dump-dir {folder}"
+        fn = cute.compile(Gemm(), dlpack(a), dlpack(b), dlpack(c), options=options)
+
+    def run(text: str, config: ptxemu.Config) -> bool:
+        c.fill_(torch.nan)
+        ptxemu.launch(fn, dlpack(a), dlpack(b), dlpack(c), ptx=text, config=config)
+        return bool(((c.double() - exact).abs() / scale).max() * 2**24 < a.shape[1])
+
+    return ptx_of(fn), run
+
+
+def added(number: int) -> list[Mutant]:
+    """The mutants of what a stage of the ladder adds to the one before: waits by their barrier, all else by its line.
+
+    All mutants of stage 1. Needs the source files that the line information names.
+    """
+    text = _stage_text(number).ptx
+    here = _labelled(text)
+    before = Counter(label for _, label in _labelled(_stage_text(number - 1).ptx)) if number > 1 else Counter()
+    new = []
+    for mutant, label in here:
+        if before[label] > 0:
+            before[label] -= 1
+        else:
+            new.append(mutant)
+    return new
+
+
+def _labelled(text: str) -> list[tuple[Mutant, tuple[str, str]]]:
+    names = waits(text)
+    found = []
+    for mutant in mutants(text):
+        family, _, rest = mutant.name.partition("/")
+        what = names[int(rest.split()[0])] if family == "wait" else _code_at(mutant.source)
+        found.append((mutant, (mutant.kind, what)))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _code_at(source: str | None) -> str:
+    if source is None:
+        return ""
+    file, _, line = source.rpartition(":")
+    path = Path(__file__).parent / "kernels" / "blackwell" / file
+    return path.read_text().splitlines()[int(line) - 1].strip() if path.is_file() else source
+
+
+def _only_added(number: int) -> Callable[[], Callable[[Mutant], bool]]:
+    def make() -> Callable[[Mutant], bool]:
+        names = {mutant.name for mutant in added(number)}
+        return lambda mutant: mutant.name in names
+
+    return make
+
+
+SUBJECTS = {
+    subject.name: subject
+    for subject in (
+        Subject("s01", "stage 1, baseline", lambda: _stage(1)),
+        Subject("gemm_ws", "warp-specialised GEMM", _gemm_ws),
+        *(
+            Subject(f"s{n:02}", f"what stage {n} adds", lambda n=n: _stage(n), _only_added(n))  # type: ignore[misc]
+            for n in STAGES
+            if n > 1
+        ),
+    )
+}
+
+
+def folder() -> Path:
+    """book/results/mutations."""
+    return results_dir() / "mutations"
+
+
+def recorded() -> list[str]:
+    """The names of all records, also of kernels that others wrote."""
+    return sorted(path.stem for path in folder().glob("*.json") if path.stem != "survivors")
+
+
+def load(name: str) -> Table:
+    """The record of a kernel. FileNotFoundError with the remedy where there is none."""
+    path = folder() / f"{name}.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path.name}: no record of {name}; python -m attnbook.mutations {name} makes one")
+    return Table.from_dict(json.loads(path.read_text()))
+
+
+def save(name: str, table: Table) -> None:
+    """Write a record."""
+    folder().mkdir(parents=True, exist_ok=True)
+    (folder() / f"{name}.json").write_text(table.to_json() + "\n")
+
+
+def explanations() -> dict[str, dict[str, str]]:
+    """{kernel: {mutant: why nothing could notice it}}"""
+    path = folder() / "survivors.json"
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def unexplained(name: str) -> tuple[list[str], list[str]]:
+    """(survivors without an explanation, explanations without a survivor) of a record."""
+    survivors = {r.name for r in load(name).results if not r.noticed}
+    given = set(explanations().get(name, {}))
+    return sorted(survivors - given), sorted(given - survivors)
+
+
+def stale(name: str) -> bool:
+    """Is the record of another PTX than the kernel compiles to now?"""
+    return load(name).digest != digest_of(SUBJECTS[name].build()[0])
+
+
+def record(name: str, *, fresh: bool = False, progress: Any = sys.stderr, strict: bool = True) -> Table:
+    """Run the bench on a kernel and write its record, after every mutant, so that it can be stopped and taken up."""
+    subject = SUBJECTS[name]
+    text, runner = subject.build()
+    return run_bench(name, subject.title, text, runner, subject.only, fresh=fresh, progress=progress, strict=strict)
+
+
+def run_bench(
+    name: str,
+    title: str,
+    text: str,
+    runner: Runner,
+    only: Callable[[], Callable[[Mutant], bool]] | None = None,
+    *,
+    fresh: bool = False,
+    progress: Any = sys.stderr,
+    strict: bool = True,
+) -> Table:
+    """`record` for a kernel that is not in SUBJECTS."""
+    before = None if fresh or name not in recorded() else load(name)
+    table = bench_text(
+        text,
+        runner,
+        kernel=title,
+        seeds=SEEDS,
+        strict=strict,
+        only=only() if only else None,
+        progress=progress,
+        resume=before,
+        each=lambda table: save(name, table),
+    )
+    save(name, table)
+    return table
+
+
+# ---------------------------------------------------------------------------------------------------------- the page
+
+
+class _Html(str):
+    """HTML that a notebook shows as it is."""
+
+    def _repr_html_(self) -> str:
+        return str(self)
+
+
+def table_html(names: Sequence[str] | None = None) -> _Html:
+    """One row a kernel: how many mutants there are, what noticed them, and what a test of the answer sees."""
+    heads = ["kernel", "mutants", *VERDICTS, "noticed by the checker", "a test of the answer fails"]
+    rows = []
+    for name in names or recorded():
+        table = load(name)
+        counts = Counter(r.verdict for r in table.results)
+        n = len(table.results)
+        tested = sum(r.test != "right" for r in table.results)
+        cells = [table.kernel, n, *(counts[v] or "" for v in VERDICTS), _share(table.noticed, n), _share(tested, n)]
+        rows.append(cells)
+    return _html(heads, rows)
+
+
+def kinds_html(name: str) -> _Html:
+    """One row for each kind of edit of one kernel."""
+    table = load(name)
+    rows = []
+    for kind in dict.fromkeys(r.kind for r in table.results):
+        some = [r for r in table.results if r.kind == kind]
+        counts = Counter(r.verdict for r in some)
+        rows.append([kind, len(some), *(counts[v] or "" for v in VERDICTS), sum(r.test != "right" for r in some)])
+    return _html(["edit", "mutants", *VERDICTS, "a test fails"], rows)
+
+
+def mutants_html(name: str, only: Callable[[Result], bool] = lambda r: True) -> _Html:
+    """One row a mutant: what was done where, what noticed it, and in whose name."""
+    why = explanations().get(name, {})
+    rows = []
+    for r in filter(only, load(name).results):
+        says = " / ".join(r.lines) or r.message.split("\n", 1)[0][:160]
+        if r.missing:
+            says += f" (missing: {r.missing})"
+        rows.append([r.name, r.source or f"PTX {r.ptx_line}", r.verdict, r.by, says if r.noticed else why.get(r.name)])
+    return _html(["mutant", "where", "noticed by", "run", "what it says"], rows)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.1f} %)" if whole else "-"
+
+
+def _html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> _Html:
+    head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+    return _Html(
+        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command. 0: everything is noticed or explained; 1: not; 2: bad input; 130: stopped, what is done is kept."""
+    parser = argparse.ArgumentParser(
+        prog="python -m attnbook.mutations",
+        description="Take one synchronising instruction out of a kernel at a time, and record what notices. What is "
+        "recorded already, of the same PTX, is not run again. Ctrl-C keeps what is done.",
+    )
+    parser.add_argument("name", nargs="*", help=f"kernels: {', '.join(SUBJECTS)}; all of them if none is named")
+    parser.add_argument("--fresh", action="store_true", help="run what is recorded again, too")
+    parser.add_argument("--list", action="store_true", help="list the mutants and run nothing")
+    parser.add_argument("--json", action="store_true", help="print the tables as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    options = parser.parse_args(argv)
+    unknown = [name for name in options.name if name not in SUBJECTS]
+    if unknown:
+        parser.error(f"no kernel {unknown[0]!r}: take one of {', '.join(SUBJECTS)}")
+    code = 0
+    tables = {}
+    for name in options.name or SUBJECTS:
+        if options.list:
+            only = SUBJECTS[name].only
+            wanted = only() if only else lambda m: True
+            for m in filter(wanted, mutants(SUBJECTS[name].build()[0])):
+                print(f"{name}  {m.name:32} {m.source or '':34} PTX {m.ptx_line}: {m.instruction}")
+            continue
+        table = tables[name] = record(name, fresh=options.fresh, progress=None if options.quiet else sys.stderr)
+        if not options.json:
+            print(table)
+        missing, surplus = unexplained(name)
+        for mutant in missing:
+            print(f"{name}: {mutant} survives without an explanation in survivors.json", file=sys.stderr)
+        for mutant in surplus:
+            print(f"{name}: survivors.json explains {mutant}, which does not survive", file=sys.stderr)
+        code = code or int(bool(missing or surplus))
+        if not table.complete:
+            code = 130
+            break
+    if options.json and not options.list:
+        print(json.dumps({name: table.to_dict() for name, table in tables.items()}, indent=1))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
