@@ -7,7 +7,9 @@ launch; the driver launches it.
 Every kernel is checked first: poisoned outputs, the project's rule for every row of a small problem and for the rows of
 one query tile at each size that is timed, and three runs that agree bit for bit. One that fails is not timed. Then all
 of them take turns, forwards and backwards, on buffers that rotate; figures are medians over the rounds, ratios are
-formed within a round. The SM clock is read (NVML) while each runs alone for a quarter of a second.
+formed within a round. The chip is at its power limit nearly all the time, and its clock follows what ran in the last
+tens of milliseconds: so each timing follows a warm-up by the same kernel. The SM clock and the power are read (NVML)
+while each runs alone for a quarter of a second.
 """
 
 from __future__ import annotations
@@ -198,7 +200,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--burst", type=float, default=15.0, help="milliseconds of running for one timing")
+    parser.add_argument("--burst", type=float, default=25.0, help="milliseconds of running for one timing")
     parser.add_argument(
         "--clock", type=float, default=0.25, help="seconds of running for a reading of the clock; 0: none"
     )
@@ -266,7 +268,9 @@ def main() -> None:
             times: dict[str, list[float]] = {x.name: [] for x in running}
             for turn in range(options.rounds):
                 for kernel in running if turn % 2 == 0 else running[::-1]:
-                    times[kernel.name].append(milliseconds(launches[kernel.name], repeats[kernel.name]))
+                    runs = launches[kernel.name]
+                    milliseconds(runs, max(1, round(options.warm / options.burst * repeats[kernel.name])))
+                    times[kernel.name].append(milliseconds(runs, repeats[kernel.name]))
             peers = [times[name] for name in ("fa4_causal" if causal else "fa4", "cudnn") if name in times]
             best = [min(x) for x in zip(*peers, strict=True)]
             for kernel in running:
