@@ -20,6 +20,7 @@ _WHERE = {
     "softmax_lanes": "lanes",
     "mma_order": "lanes",
     "ring_steps": "ring",
+    "tail_mask": "tail",
     "descriptor_bits": "descriptors",
     "online_softmax": "softmax",
     "unit_limits": "limits",
