@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnbook import figures
+from attnbook import figures, onemma
 from attnbook.chips import B200, B300, H200
-from attnbook.figures import cute_layouts, limits, rounding
+from attnbook.figures import cute_layouts, feeding, limits, rounding
 from attnbook.figures.budget import lane_totals, tile_costs
 from attnbook.figures.layouts import index
+from attnbook.widgets import operand
 from ptxemu.isa import swizzle as sw
+from ptxemu.isa.descriptors import K_MAJOR, MN_MAJOR
 
 # ---- attention and where its time goes --------------------------------------------------------------------------
 
@@ -107,3 +109,34 @@ def test_a_tile_and_a_fragment_cover_every_element_once() -> None:
     assert figures.layout_tv().desc.endswith("[0, 8, 1, 9].")
     assert "[0, 16, 32, 48, 1," in figures.layout_divide().desc
     assert figures.layout_composition().desc.startswith("B = (3,4):(2,12) of A = (6,8):(8,1) gives (3,4):(16,2)")
+
+
+# ---- feeding the tensor core ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("major", [K_MAJOR, MN_MAJOR])
+@pytest.mark.parametrize("swizzle", operand.SWIZZLES, ids=lambda s: s.name)
+def test_one_multiplication_in_every_layout_that_the_figure_shows(major: int, swizzle: sw.Swizzle) -> None:
+    where = operand.canonical(major, swizzle)
+    chunks = operand._chunks(where.addresses(16), major)
+    assert len(set(chunks // 16)) == 32 and chunks.max() < 2048
+    image = np.zeros(onemma.IMAGE, np.uint8)
+    left, right = onemma.integers(128, 0), onemma.integers(16, 1)
+    a, b = onemma.Operand(0, 2048, 128), onemma.Operand(32768, where.lbo, where.sbo, swizzle, major)
+    onemma.place(image, a, left)
+    onemma.place(image, b, right)
+    product = onemma.multiply(image, a.descriptor, b.descriptor, onemma.instruction(16, b_major=major), n=16)
+    assert np.array_equal(product, left @ right.T)
+
+
+def test_a_shape_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="sixteens"):
+        onemma.multiply(np.zeros(onemma.IMAGE, np.uint8), 0, 0, 0, n=24)
+
+
+def test_the_rows_of_an_accumulator_stay_in_their_windows() -> None:
+    assert feeding.lanes_of(128) == list(range(128))
+    for lane in (0, 16):
+        assert [i // 16 for i in range(64)] == [found // 32 for found in feeding.lanes_of(64, lane)]
+    assert set(feeding.lanes_of(64)).isdisjoint(feeding.lanes_of(64, 16))
+    assert "rows 48–63" in figures.accumulator_rows().svg()

@@ -38,6 +38,7 @@ MAKERS = {
     "lazy_rescale": lambda: widgets.lazy_rescale(),
     "layout_explorer": lambda: widgets.layout_explorer(),
     "swizzle_bits": lambda: widgets.swizzle_bits(),
+    "operand_chunks": lambda: widgets.operand_chunks(),
     "tmem_overlay": lambda: widgets.tmem_overlay(),
     "handover": lambda: widgets.handover(4),
     "timeline": lambda: widgets.timeline(stage_run(1).trace, caption="Two tiles."),

@@ -78,5 +78,18 @@ def _find(name: str) -> Exercise:
 
 
 # The chapters' exercises register themselves.
-from attnbook.exercises import attention_time, layouts, machine, online_softmax, s01, s02, s03, s04, s05, s06, s07  # noqa: E402, F401
+from attnbook.exercises import (  # noqa: E402, F401
+    attention_time,
+    feeding,
+    layouts,
+    machine,
+    online_softmax,
+    s01,
+    s02,
+    s03,
+    s04,
+    s05,
+    s06,
+    s07,
+)
 from attnbook.exercises.s01 import mystery  # noqa: E402, F401

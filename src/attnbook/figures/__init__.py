@@ -42,6 +42,7 @@ _WHERE = {
     "layout_composition": "cute_layouts",
     "layout_divide": "cute_layouts",
     "layout_tv": "cute_layouts",
+    "accumulator_rows": "feeding",
     "operand_offset": "layouts",
     "captured_mma": "traces",
     "captured_mmas": "traces",

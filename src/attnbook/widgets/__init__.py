@@ -28,6 +28,7 @@ _WHERE = {
     "lazy_rescale": "rounding",
     "layout_explorer": "cute_layouts",
     "swizzle_bits": "cute_layouts",
+    "operand_chunks": "operand",
     "timeline": "events",
     "run_panel": "panel",
     "explore": "explorer",
