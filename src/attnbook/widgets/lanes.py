@@ -64,7 +64,7 @@ def softmax_lanes(*stages: Any) -> Explorer:
     return explore(
         [
             Control("order", "order", [f"stage {n}" for n in numbers], "choice"),
-            Control("softmax", "cycles of a softmax", [f"{t:,}" for t in TIMES]),
+            Control("softmax", "softmax", [f"{t:,}" for t in TIMES]),
         ],
         draw,
         name="softmax_lanes",

@@ -72,7 +72,7 @@ def tail_mask(stage: Any = 7, lengths: tuple[int, ...] = LENGTHS) -> Explorer:
         )
 
     return explore(
-        [Control("length", "sequence length", [f"{x:,}" for x in lengths])],
+        [Control("length", "tokens", [f"{x:,}" for x in lengths])],
         draw,
         name="tail_mask",
         title="Any length: what happens beyond the end",
