@@ -409,10 +409,10 @@ _HOPPER_ROWS = (
         previous=6,
     ),
     _HopperRow(
-        "lazy_rescale",
-        "Lazy rescale",
-        "O is rescaled only when a maximum has grown by a factor of 2^8",
-        adds=("lazy_rescale",),
+        "skip_rescale",
+        "Skipped rescales",
+        "O is rescaled only where a maximum of the warp has grown",
+        adds=("skip_rescale",),
     ),
     _HopperRow(
         "causal",

@@ -204,6 +204,7 @@ def main() -> None:
     parser.add_argument(
         "--clock", type=float, default=0.25, help="seconds of running for a reading of the clock; 0: none"
     )
+    parser.add_argument("--warm", type=float, default=60.0, help="milliseconds of warm-up by the same kernel before it")
     parser.add_argument("--only", nargs="*", help="names")
     parser.add_argument("--revision", default="unknown")
     options = parser.parse_args()

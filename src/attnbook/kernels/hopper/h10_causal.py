@@ -34,7 +34,6 @@ THREADS = 128 * (1 + WARPGROUPS)  # warpgroup 0 loads
 MMA_K = 16  # one wgmma multiplies 16 columns of A with 16 of B
 STAGES = 2  # slots for K, and for V
 LOAD_REGISTERS, COMPUTE_REGISTERS = 32, 160  # a thread, after setmaxnreg: 128 * 32 + 384 * 160 is all there is
-MAX_GROWTH = 8.0  # in powers of 2: how far the maximum may grow before O is rescaled; P stays below 2^8
 HEADS_TOGETHER = 16  # (batch, head) pairs whose K and V are to be in L2 at the same time
 LOWEST = -3.0e38  # a maximum that is finite: a row may see no key of its first tile, and -inf - -inf is NaN
 LOG2_E = 1.4426950408889634
@@ -177,7 +176,7 @@ def softmax(S, row_max, row_sum, factor, scale_log2, first: cutlass.Constexpr):
             new_max = cute.arch.fmax(new_max, cute.arch.shuffle_sync_bfly(new_max, offset=distance))
         new_max = cute.arch.fmax(new_max, LOWEST)
         if cutlass.const_expr(not first):
-            new_max = row_max[r] if (new_max - row_max[r]) * scale_log2 <= MAX_GROWTH else new_max
+            new_max = cute.arch.fmax(new_max, row_max[r])
             factor[r] = cute.math.exp2((row_max[r] - new_max) * scale_log2, fastmath=True)
         row_max[r] = new_max
         offset = new_max * scale_log2
@@ -197,7 +196,7 @@ def softmax(S, row_max, row_sum, factor, scale_log2, first: cutlass.Constexpr):
 
 @cute.jit
 def rescale(O, factor):  # noqa: E741
-    """Multiply the two rows of O by their factors, unless all factors of this warp are 1."""
+    """Multiply the two rows of O by their factors, unless no maximum of this warp has grown: then all of them are 1."""
     if cute.arch.vote_any_sync((factor[0] < 1.0) | (factor[1] < 1.0)):
         for r in cutlass.range_constexpr(2):
             for j in cutlass.range_constexpr(cute.size(O) // 4):

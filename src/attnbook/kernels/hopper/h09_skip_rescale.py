@@ -1,9 +1,12 @@
-"""Hopper stage 9, lazy rescale: O is multiplied only when a maximum has grown by a factor of 2^8.
+"""Hopper stage 9, skipped rescales: O is multiplied only where a maximum has grown.
 
-Softmax does not need the true maximum, only one number per row, the same for all keys, that keeps the exponentials in
-range. So a row keeps its old number while the new maximum is at most 8 above it in powers of 2: P stays below 256, fp32
-sums have room for that, and bf16 and fp16 lose nothing by it. After the first tiles hardly any row moves, and a warp in
-which none does skips the 64 multiplications.
+The maximum of a row grows in the first tiles and then hardly ever: after t tiles of like keys the next one holds the
+new maximum with probability 1 / t. A warp has 16 rows; it votes, and when none of them has a new maximum, all factors
+are exactly 1 and the 64 multiplications are left out. The result is the same to the last bit.
+
+A threshold (keep the old maximum until the new one is 2^8 above it) would leave out nearly all of them. But with the
+true maximum the heaviest key of a row has P = 1, which 16 bits hold exactly; with an older one its P is rounded, and
+rows that one key dominates lose the accuracy that this project asks for.
 
     q, k, v, o   (batch, seqlen, heads, 128)  bf16 or fp16, the last dimension contiguous
     lse          (batch, heads, seqlen)       fp32, or None: log of the sum of exp(scores), natural logarithm
@@ -30,7 +33,6 @@ THREADS = 128 * (1 + WARPGROUPS)  # warpgroup 0 loads
 MMA_K = 16  # one wgmma multiplies 16 columns of A with 16 of B
 STAGES = 2  # slots for K, and for V
 LOAD_REGISTERS, COMPUTE_REGISTERS = 32, 160  # a thread, after setmaxnreg: 128 * 32 + 384 * 160 is all there is
-MAX_GROWTH = 8.0  # in powers of 2: how far the maximum may grow before O is rescaled; P stays below 2^8
 LOG2_E = 1.4426950408889634
 
 MAX_GRID_YZ = 65535  # the grid is (query tiles, heads, batches)
@@ -167,7 +169,7 @@ def softmax(S, row_max, row_sum, factor, scale_log2, first: cutlass.Constexpr):
         for distance in cutlass.range_constexpr(1, 3):  # lanes 1 and 2 apart: the four that share a row
             new_max = cute.arch.fmax(new_max, cute.arch.shuffle_sync_bfly(new_max, offset=distance))
         if cutlass.const_expr(not first):
-            new_max = row_max[r] if (new_max - row_max[r]) * scale_log2 <= MAX_GROWTH else new_max
+            new_max = cute.arch.fmax(new_max, row_max[r])
             factor[r] = cute.math.exp2((row_max[r] - new_max) * scale_log2, fastmath=True)
         row_max[r] = new_max
         offset = new_max * scale_log2
@@ -187,7 +189,7 @@ def softmax(S, row_max, row_sum, factor, scale_log2, first: cutlass.Constexpr):
 
 @cute.jit
 def rescale(O, factor):  # noqa: E741
-    """Multiply the two rows of O by their factors, unless all factors of this warp are 1."""
+    """Multiply the two rows of O by their factors, unless no maximum of this warp has grown: then all of them are 1."""
     if cute.arch.vote_any_sync((factor[0] < 1.0) | (factor[1] < 1.0)):
         for r in cutlass.range_constexpr(2):
             for j in cutlass.range_constexpr(cute.size(O) // 4):
@@ -412,4 +414,4 @@ class Attention:
         warpgroup.commit_group()
 
 
-Attention.kernel.set_name_prefix("h09_lazy_rescale", remove_cutlass_symbol=True, keep_mangled_name=False)
+Attention.kernel.set_name_prefix("h09_skip_rescale", remove_cutlass_symbol=True, keep_mangled_name=False)
