@@ -192,6 +192,53 @@ def clock_while(launches: list[Any], ms: float, seconds: float) -> dict[str, flo
     }
 
 
+def book_record(raw: dict[str, Any], command: str) -> Any:
+    """What was measured, as a record of the book (attnbook.results)."""
+    from attnbook.results import Entry, Provenance, Record
+
+    gpu, driver, _, most, *_ = (x.strip() for x in raw["gpu"].split(","))
+    entries = []
+    for row in raw["timings"]:
+        shape = {"batch": row["batch"], "heads": raw["heads"], "seqlen": row["seqlen"], "head_dim": HEAD_DIM}
+        shape |= {"dtype": "bf16", "causal": row["causal"]}
+        subject = row["kernel"].removesuffix("_causal") if row["kernel"] != "h10_causal" else row["kernel"]
+        subject = {"fa4": raw["kernels"].get("fa4", {}).get("package"), "fa2": "FlashAttention-2 in torch"}.get(
+            subject, f"cuDNN {raw['versions']['cudnn']}" if subject == "cudnn" else subject
+        )
+        flops = row["tflops"] * row["ms"]
+
+        def entry(quantity: str, unit: str, values: list[float], subject: str = subject, shape: Any = shape) -> Entry:
+            low, value, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+            return Entry(quantity, unit, str(subject), shape, value, low, high, len(values))
+
+        entries.append(entry("throughput", "TFLOPS", [flops / x for x in row["times"]]))
+        if "ratios" in row:
+            entries.append(entry("throughput", "of the best peer in the same round", row["ratios"]))
+        if "sm_mhz" in row:
+            entries.append(entry("SM clock", "MHz", [row["sm_mhz"]]))
+            entries.append(entry("throughput, sustained", "TFLOPS", [row["tflops_sustained"]]))
+    return Record(
+        provenance=Provenance.MEASURED,
+        source=command,
+        date=raw["date"],
+        entries=tuple(entries),
+        machine={
+            "name": "NVIDIA H200",
+            "gpu": gpu,
+            "driver": driver,
+            "cuda": raw["versions"]["cuda"],
+            "clocks_mhz": {"sm_max": int(most.split()[0])},
+            "kernels": raw["kernels"],
+        },
+        versions=raw["versions"],
+        revision=raw["revision"],
+        note=(
+            f"Forward, bf16, {raw['tokens']} tokens in all. Every kernel was checked before it was timed. The chip was "
+            "at its power limit nearly all the time: the clock is part of the result. Causal counts half the FLOPs."
+        ),
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -204,6 +251,7 @@ def main() -> None:
     parser.add_argument(
         "--clock", type=float, default=0.25, help="seconds of running for a reading of the clock; 0: none"
     )
+    parser.add_argument("--record", type=Path, help="write a record for book/results too")
     parser.add_argument("--warm", type=float, default=60.0, help="milliseconds of warm-up by the same kernel before it")
     parser.add_argument("--only", nargs="*", help="names")
     parser.add_argument("--revision", default="unknown")
@@ -279,9 +327,8 @@ def main() -> None:
                 row = {"kernel": kernel.name, "seqlen": seqlen, "batch": batch, "causal": causal, "ms": ms}
                 row |= {"tflops": flops / ms / 1e9, "times": times[kernel.name]}
                 if best:
-                    row["to_best_peer"] = statistics.median(
-                        b / x for b, x in zip(best, times[kernel.name], strict=True)
-                    )
+                    row["ratios"] = [b / x for b, x in zip(best, times[kernel.name], strict=True)]
+                    row["to_best_peer"] = statistics.median(row["ratios"])
                 if options.clock:
                     row |= clock_while(launches[kernel.name], ms, options.clock)
                     row["tflops_sustained"] = flops / row["sustained_ms"] / 1e9
@@ -293,6 +340,10 @@ def main() -> None:
                     flush=True,
                 )
             options.out.write_text(json.dumps(record, indent=1))
+            if options.record:
+                from attnbook.results import save
+
+                save(book_record(record, "tests/gpu/bench_hopper.py"), options.record)
             print(f"{time.time() - began:.0f} s", flush=True)
 
 
