@@ -131,9 +131,9 @@ def mma_order(*stages: Any) -> Explorer:
         title="The order of the tensor core's work",
         caption=(
             f"Every product of a CTA over {tiles} KV tiles, in the order of issue. QK is S = Q Kᵀ, PV is O += P V; "
-            "the number below is the KV tile; filled for Q tile 0, outlined for Q tile 1. Choose a QK by Q tile and KV tile: the frame to "
-            "its right is the PV that needs its softmax, and the green line is what the tensor core has to do "
-            "meanwhile."
+            "the number below is the KV tile; filled for Q tile 0, outlined for Q tile 1. Choose a QK by Q tile "
+            "and KV tile: the frame to its right is the PV that needs its softmax, and the green line is what the "
+            "tensor core has to do meanwhile."
         ),
         source=f"from the MMAs of emulated runs of stages {' and '.join(str(n) for n in numbers)}",
         start=[2],
