@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.error is not None:
-            return f"{type(self.error).__name__}: {self.error}"
+            text = re.sub(r"/\S*/(?=\w+\.py:\d+)", "", str(self.error))  # file names say enough
+            return f"{type(self.error).__name__}: {text}"
         findings = [] if self.run is None else [str(finding) for finding in self.run.findings]
         return "\n\n".join([f"the answer is {'right' if self.right else 'WRONG'}", *findings])
 

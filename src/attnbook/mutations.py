@@ -22,7 +22,18 @@ from attnbook.mutate import waits
 from attnbook.results import results_dir
 from ptxemu.mutate import VERDICTS, Mutant, Result, Runner, Table, bench_text, digest_of, mutants
 
-__all__ = ["SUBJECTS", "Subject", "added", "explanations", "load", "record", "recorded", "stale", "table_html"]
+__all__ = [
+    "SUBJECTS",
+    "Subject",
+    "added",
+    "explanations",
+    "load",
+    "record",
+    "recorded",
+    "stale",
+    "survivors_html",
+    "table_html",
+]
 
 SEEDS = (0, 1)  # of the adversarial schedules that a mutant must get past, after the fair one
 STAGES = range(1, 8)
@@ -282,6 +293,22 @@ def mutants_html(name: str, only: Callable[[Result], bool] = lambda r: True) -> 
             says += f" (missing: {r.missing})"
         rows.append([r.name, r.source or f"PTX {r.ptx_line}", r.verdict, r.by, says if r.noticed else why.get(r.name)])
     return _html(["mutant", "where", "noticed by", "run", "what it says"], rows)
+
+
+def survivors_html(names: Sequence[str] | None = None) -> _Html:
+    """One row for each argument: the kernel, the mutants that it is about, the argument."""
+    rows = []
+    for name in names or recorded():
+        table = load(name)
+        given = explanations().get(name, {})
+        by_reason: dict[str, list[Result]] = {}
+        for r in table.results:
+            if not r.noticed:
+                by_reason.setdefault(given.get(r.name, "not explained"), []).append(r)
+        for reason, some in by_reason.items():
+            which = ", ".join(dict.fromkeys(f"{r.kind} ({r.source or f'PTX {r.ptx_line}'})" for r in some))
+            rows.append([table.kernel, len(some), which, reason])
+    return _html(["kernel", "mutants", "which", "why nothing can notice"], rows)
 
 
 def _share(part: int, whole: int) -> str:
