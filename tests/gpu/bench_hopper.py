@@ -213,7 +213,7 @@ def book_record(raw: dict[str, Any], command: str) -> Any:
 
         entries.append(entry("throughput", "TFLOPS", [flops / x for x in row["times"]]))
         if "ratios" in row:
-            entries.append(entry("throughput", "of the best peer in the same round", row["ratios"]))
+            entries.append(entry("throughput against the best peer", "ratio in a round", row["ratios"]))
         if "sm_mhz" in row:
             entries.append(entry("SM clock", "MHz", [row["sm_mhz"]]))
             entries.append(entry("throughput, sustained", "TFLOPS", [row["tflops_sustained"]]))
