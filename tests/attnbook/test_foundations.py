@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attnbook import figures, onemma
+from attnbook import figures, onemma, pipeline
 from attnbook.chips import B200, B300, H200
 from attnbook.figures import cute_layouts, feeding, limits, rounding
 from attnbook.figures.budget import lane_totals, tile_costs
 from attnbook.figures.layouts import index
 from attnbook.widgets import operand
+from attnbook.widgets import pipeline as steps
 from ptxemu.isa import swizzle as sw
 from ptxemu.isa.descriptors import K_MAJOR, MN_MAJOR
 
@@ -140,3 +141,33 @@ def test_the_rows_of_an_accumulator_stay_in_their_windows() -> None:
         assert [i // 16 for i in range(64)] == [found // 32 for found in feeding.lanes_of(64, lane)]
     assert set(feeding.lanes_of(64)).isdisjoint(feeding.lanes_of(64, 16))
     assert "rows 48–63" in figures.accumulator_rows().svg()
+
+
+# ---- waiting well -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+def test_the_pipeline_is_right_under_any_order_and_clean(slots: int) -> None:
+    for seed in (None, 0, 1):
+        assert pipeline.run(pipeline.kernel(slots), seed=seed).kind == "right"
+    checked = pipeline.run(pipeline.kernel(slots), races=True)
+    assert (checked.kind, checked.findings) == ("right", ())
+
+
+def test_every_break_is_noticed() -> None:
+    for name in pipeline.BREAKS:
+        outcome = pipeline.run(pipeline.broken(name), races=True)
+        assert outcome.kind != "right" or outcome.findings, name
+    early = pipeline.broken("the slot is freed before it is read")
+    assert {pipeline.run(early, seed=seed).kind for seed in range(4)} == {"right"}  # only the checker sees it
+    with pytest.raises(ValueError, match="1 to 4"):
+        pipeline.kernel(5)
+
+
+@pytest.mark.parametrize("slots", steps.SLOTS)
+def test_the_moments_tell_the_whole_run(slots: int) -> None:
+    found = steps.moments(slots)
+    assert sum("asks for tile" in m.text for m in found) == pipeline.TILES
+    assert sum("32 lanes have read" in m.text for m in found) == pipeline.TILES
+    assert sum(found[-1].full) == sum(found[-1].empty) == pipeline.TILES
+    assert all(state == "free" for state, _ in found[-1].content)

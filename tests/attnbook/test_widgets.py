@@ -39,6 +39,7 @@ MAKERS = {
     "layout_explorer": lambda: widgets.layout_explorer(),
     "swizzle_bits": lambda: widgets.swizzle_bits(),
     "operand_chunks": lambda: widgets.operand_chunks(),
+    "pipeline_steps": lambda: widgets.pipeline_steps(),
     "tmem_overlay": lambda: widgets.tmem_overlay(),
     "handover": lambda: widgets.handover(4),
     "timeline": lambda: widgets.timeline(stage_run(1).trace, caption="Two tiles."),

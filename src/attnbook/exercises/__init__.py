@@ -91,5 +91,6 @@ from attnbook.exercises import (  # noqa: E402, F401
     s05,
     s06,
     s07,
+    waiting,
 )
 from attnbook.exercises.s01 import mystery  # noqa: E402, F401

@@ -29,6 +29,7 @@ _WHERE = {
     "layout_explorer": "cute_layouts",
     "swizzle_bits": "cute_layouts",
     "operand_chunks": "operand",
+    "pipeline_steps": "pipeline",
     "timeline": "events",
     "run_panel": "panel",
     "explore": "explorer",
