@@ -1,4 +1,4 @@
-"""Run stages under many orders of events, with races looked for: python tools/sweep_schedules.py [--seeds N] [STAGE ...].
+"""Run stages under many orders of events and look for races: python tools/sweep_schedules.py [--seeds N] [STAGE ...].
 
 For each stage: the answer under the fair order, then the same bits under every seed of the adversarial one, and no
 finding in any. Exit code 1 if one differs or is found. Ctrl-C says what was done.
