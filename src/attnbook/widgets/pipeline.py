@@ -90,7 +90,7 @@ def pipeline_steps() -> Explorer:
             s.rect(220, y, 320, 34, f"{kind} line" if kind == "off" else kind, rx=4)
             words = {"free": "free", "loading": f"tile {tile} on its way", "tile": f"tile {tile}"}[state]
             s.text(380, y + 22, words, "tb", anchor="middle")
-            s.text(212, y + 22, f"slot {slot}", "ts", anchor="end")
+            s.text(230, y + 22, f"slot {slot}", "tc")
             for x, name, phase in ((220, "full", m.full[slot]), (388, "empty", m.empty[slot])):
                 s.rect(x, y + 38, 152, 26, "cell s5")
                 s.text(x + 76, y + 56, f"{name}: phase {phase}", "tc", anchor="middle")
