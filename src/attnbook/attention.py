@@ -236,7 +236,7 @@ def _pick_gpu(stage: Stage, machine: machines.Machine, q: Tensor, device: str | 
     if device == "gpu":
         found = machine.gpus[0].name if machine.gpus else "none"
         raise ValueError(
-            f"device = 'gpu', and stage {stage.number} needs a {stage.machine.capitalize()} GPU; here: {found}. "
+            f"device = 'gpu', and stage {stage.name} needs a {stage.machine.capitalize()} GPU; here: {found}. "
             "Pass device='emulator', or leave it out"
         )
     return None

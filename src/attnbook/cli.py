@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attnbook import __version__
 from attnbook.inputs import INPUT_FAMILIES
-from attnbook.ladder import FINAL, LADDER
+from attnbook.ladder import FINAL, HOPPER, LADDER
 
 if TYPE_CHECKING:
     from attnbook.run import Result
@@ -73,7 +73,8 @@ def _add_run(commands: Any) -> None:
     families = "\n".join(
         f"  {family.name:<16} {family.bites}" for family in INPUT_FAMILIES.values() if not family.causal
     )
-    stages = "\n".join(f"  {stage.number:<3} {stage.slug:<20} {stage.idea}" for stage in LADDER.implemented)
+    every = (*LADDER.implemented, *HOPPER.implemented)
+    stages = "\n".join(f"  {stage.name:<3} {stage.slug:<20} {stage.idea}" for stage in every)
     text = "run one stage on one input, and check the answer against FP64"
     run = commands.add_parser(
         "run",

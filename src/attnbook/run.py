@@ -69,7 +69,7 @@ class Result:
         p, c, v = self.problem, self.compiled, self.verdict
         where = self.backend if self.on_gpu else "ptxemu, the emulator"
         rows = [
-            ("stage", f"{self.stage.number}, {self.stage.title}: {c.arch} on {where}"),
+            ("stage", f"{self.stage.name}, {self.stage.title}: {c.arch} on {where}"),
             (
                 "problem",
                 f"batch {p.batch}, heads {p.heads}, seqlen {p.seqlen}, head dim {p.head_dim}, {p.dtype}, "
