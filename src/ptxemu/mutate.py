@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -417,7 +418,7 @@ def _judge(mutant: Mutant, text: str, runner: Runner, configs: list[tuple[str, C
         except EmulationError as error:
             endless = "max_steps" in str(error)
             made.verdict = "deadlock" if isinstance(error, DeadlockError) or endless else "rule"
-            made.message, made.by = str(error), name
+            made.message, made.by = _FOLDERS.sub("", str(error)), name
             break
         if not right and made.verdict == "survivor":
             made.verdict, made.by = "answer", name  # and the search goes on for more than that
@@ -435,6 +436,9 @@ def _noted(made: Result, name: str, finding: Finding | None, message: str) -> No
     made.message, made.missing = finding.message, finding.missing
     sides = [side for side in (finding.first, finding.second) if side is not None]
     made.lines = tuple(f"{side.what}, {_file_name(side.source) or f'PTX line {side.ptx_line}'}" for side in sides)
+
+
+_FOLDERS = re.compile(r"/[^\s()]*/(?=[\w.-]+\.py:\d+)")  # a record names files, wherever they lie
 
 
 def _file_name(source: str | None) -> str | None:
