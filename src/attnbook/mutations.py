@@ -190,9 +190,20 @@ def load(name: str) -> Table:
 
 
 def save(name: str, table: Table) -> None:
-    """Write a record."""
+    """Write a record; one that is not complete is NAME.part, and is no record yet."""
     folder().mkdir(parents=True, exist_ok=True)
-    (folder() / f"{name}.json").write_text(table.to_json() + "\n")
+    record, part = folder() / f"{name}.json", folder() / f"{name}.part"
+    (record if table.complete else part).write_text(table.to_json() + "\n")
+    if table.complete:
+        part.unlink(missing_ok=True)
+
+
+def _begun(name: str) -> Table | None:
+    """What is there of a record, complete or not."""
+    for path in (folder() / f"{name}.part", folder() / f"{name}.json"):
+        if path.is_file():
+            return Table.from_dict(json.loads(path.read_text()))
+    return None
 
 
 def explanations() -> dict[str, dict[str, str]]:
@@ -232,7 +243,7 @@ def run_bench(
     strict: bool = True,
 ) -> Table:
     """`record` for a kernel that is not in SUBJECTS."""
-    before = None if fresh or name not in recorded() else load(name)
+    before = None if fresh else _begun(name)
     table = bench_text(
         text,
         runner,
@@ -351,7 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         table = tables[name] = record(name, fresh=options.fresh, progress=None if options.quiet else sys.stderr)
         if not options.json:
             print(table)
-        missing, surplus = unexplained(name)
+        missing, surplus = unexplained(name) if table.complete else ([], [])
         for mutant in missing:
             print(f"{name}: {mutant} survives without an explanation in survivors.json", file=sys.stderr)
         for mutant in surplus:

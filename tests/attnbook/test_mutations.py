@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from attnbook import mutations  # noqa: E402
-from ptxemu.mutate import bench_text, digest_of, mutants  # noqa: E402
+from attnbook import mutations
+from ptxemu.mutate import bench_text, digest_of, mutants
 
 RECORDED = mutations.recorded()
 OURS = [name for name in RECORDED if name in mutations.SUBJECTS]
