@@ -172,8 +172,10 @@ def _constants(module: ptx.Module) -> dict[ptx.Reg, int]:
         for ins in entry.code:
             if ins.operands and isinstance(ins.operands[0], ptx.Reg):
                 written[ins.operands[0]] += 1
-                if ins.opcode.startswith("mov.") and isinstance(ins.operands[1], ptx.Imm) and ins.guard is None:
-                    moved[ins.operands[0]] = int(ins.operands[1].value)
+                source = ins.operands[1] if len(ins.operands) > 1 else None
+                literal = isinstance(source, ptx.Imm) and source.kind == "int"
+                if literal and ins.opcode.startswith("mov.") and ins.guard is None:
+                    moved[ins.operands[0]] = int(source.value)  # type: ignore[union-attr]
     return {register: value for register, value in moved.items() if written[register] == 1}
 
 
