@@ -214,7 +214,7 @@ def explanations() -> dict[str, dict[str, str]]:
 
 def unexplained(name: str) -> tuple[list[str], list[str]]:
     """(survivors without an explanation, explanations without a survivor) of a record."""
-    survivors = {r.name for r in load(name).results if not r.noticed}
+    survivors = {r.name for r in load(name).results if r.verdict in ("survivor", "answer")}
     given = set(explanations().get(name, {}))
     return sorted(survivors - given), sorted(given - survivors)
 
@@ -306,6 +306,22 @@ def mutants_html(name: str, only: Callable[[Result], bool] = lambda r: True) -> 
     return _html(["mutant", "where", "noticed by", "run", "what it says"], rows)
 
 
+def stages_html() -> _Html:
+    """One row for each mutant of what a stage adds to the one before it, stages 2 and on."""
+    rows = []
+    for number in STAGES:
+        name = f"s{number:02}"
+        if number > 1 and name in recorded():
+            table = load(name)
+            rows += [
+                [number, r.name, r.source, _code_at(r.source), r.verdict, r.by, " / ".join(r.lines)]
+                for r in table.results
+            ]
+            if not table.results:
+                rows.append([number, "none: it adds no synchronisation", "", "", "", "", ""])
+    return _html(["stage", "mutant", "where", "the line there", "noticed by", "run", "the pair"], rows)
+
+
 def survivors_html(names: Sequence[str] | None = None) -> _Html:
     """One row for each argument: the kernel, the mutants that it is about, the argument."""
     rows = []
@@ -315,7 +331,8 @@ def survivors_html(names: Sequence[str] | None = None) -> _Html:
         by_reason: dict[str, list[Result]] = {}
         for r in table.results:
             if not r.noticed:
-                by_reason.setdefault(given.get(r.name, "not explained"), []).append(r)
+                default = "not explained" if r.verdict != "unreached" else VERDICTS["unreached"]
+                by_reason.setdefault(given.get(r.name, default), []).append(r)
         for reason, some in by_reason.items():
             which = ", ".join(dict.fromkeys(f"{r.kind} ({r.source or f'PTX {r.ptx_line}'})" for r in some))
             rows.append([table.kernel, len(some), which, reason])

@@ -32,6 +32,7 @@ VERDICTS = {
     "rule": "another rule of the architecture is broken",
     "answer": "only the answer is wrong",
     "survivor": "nothing notices",
+    "unreached": "this run never comes to the instruction, which says nothing about it",
 }
 
 
@@ -238,7 +239,8 @@ class Result:
 
     verdict: a key of VERDICTS, of the first thing that noticed it.  message: what that said.  lines: of a race, what
     both accesses are and where ("st.shared, s01_baseline.py:210").  missing: the edge that a race says is missing.
-    by: the run that noticed it, "fair", "adversarial 3" or "strict" (seen only by the letter of the ISA).
+    by: the run that noticed it, "fair", "adversarial 3" or "strict" (seen only by the letter of the ISA); "reached" for
+    a survivor that the run has come to.
     test: what a test of the answer alone, run once in the fair order, would have seen: "right", "wrong", or the name
     of an error.
     """
@@ -310,7 +312,7 @@ class Table:
             wrong = sum(r.test != "right" for r in rows)
             lines.append(f"  {kind:32}" + "".join(f"{counts[v] or '':>10}" for v in VERDICTS) + f"{wrong:>10}")
         for r in self.results:
-            if not r.noticed:
+            if r.verdict in ("survivor", "answer"):
                 lines.append(f"  {r.verdict}: {r.name}, PTX line {r.ptx_line}, {r.source}: {r.instruction}")
         return "\n".join(lines)
 
@@ -362,6 +364,7 @@ def bench_text(
             raise ValueError(f"the kernel's own answer is wrong ({name}): mend it first")
     table = Table(kernel, digest_of(text), len(chosen))
     before = {r.name: r for r in resume.results} if resume and resume.digest == table.digest else {}
+    before = {name: r for name, r in before.items() if r.verdict != "survivor" or r.by == "reached"}
     spent = resume.seconds if resume and before else 0.0
     try:
         for done, mutant in enumerate(chosen):
@@ -426,7 +429,19 @@ def _judge(mutant: Mutant, text: str, runner: Runner, configs: list[tuple[str, C
             made.verdict, made.by = "answer", name  # and the search goes on for more than that
     if made.verdict == "survivor" and made.test != "right":
         made.verdict, made.by = "answer", "plain"
+    if made.verdict == "survivor":
+        made.verdict, made.by = ("survivor", "reached") if _reached(mutant, text, runner, limit) else ("unreached", "")
     return made
+
+
+def _reached(mutant: Mutant, edited: str, runner: Runner, limit: int) -> bool:
+    """Does the run come to the instruction at all? A trap in its place ends it then."""
+    trapped = edited[: mutant.start] + "trap;" + edited[mutant.start + len(mutant.replacement) :]
+    try:
+        runner(trapped, _limited(Config(), limit))
+    except EmulationError:
+        return True
+    return False
 
 
 def _noted(made: Result, name: str, finding: Finding | None, message: str) -> None:
