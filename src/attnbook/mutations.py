@@ -57,7 +57,7 @@ def _stage_text(number: int) -> Any:
 
 
 def _stage(number: int) -> tuple[str, Runner]:
-    """A stage on two Q tiles (one CTA or two) and two KV tiles: enough for every barrier to be used again."""
+    """A stage on two tiles, or three where there is a ring of three slots: enough for every barrier to be used again."""
     import torch
 
     import ptxemu
@@ -65,8 +65,9 @@ def _stage(number: int) -> tuple[str, Runner]:
     from attnbook.reference import check, poison
 
     kernel = _stage_text(number)
-    q, k, v = INPUT_FAMILIES["normal"](1, 1, 256, dtype=torch.bfloat16, seed=5)
-    o, lse = torch.empty_like(q), torch.empty(1, 1, 256)
+    seqlen = 256 if number < 6 else 384
+    q, k, v = INPUT_FAMILIES["normal"](1, 1, seqlen, dtype=torch.bfloat16, seed=5)
+    o, lse = torch.empty_like(q), torch.empty(1, 1, seqlen)
 
     def run(text: str, config: ptxemu.Config) -> bool:
         poison(o)
