@@ -57,7 +57,7 @@ def _stage_text(number: int) -> Any:
 
 
 def _stage(number: int) -> tuple[str, Runner]:
-    """A stage on two tiles, or three where there is a ring of three slots: enough for every barrier to be used again."""
+    """A stage on two tiles, or on three where a ring has three slots: every barrier is used again."""
     import torch
 
     import ptxemu
