@@ -272,15 +272,17 @@ class _Html(str):
 
 def table_html(names: Sequence[str] | None = None) -> _Html:
     """One row a kernel: how many mutants there are, what noticed them, and what a test of the answer sees."""
-    heads = ["kernel", "mutants", *VERDICTS, "noticed by the checker", "a test of the answer fails"]
+    heads = ["kernel", "mutants", *VERDICTS, "noticed by the checker", "of those not redundant", "a test fails"]
     rows = []
     for name in names or recorded():
         table = load(name)
         counts = Counter(r.verdict for r in table.results)
         n = len(table.results)
         tested = sum(r.test != "right" for r in table.results)
-        cells = [table.kernel, n, *(counts[v] or "" for v in VERDICTS), _share(table.noticed, n), _share(tested, n)]
-        rows.append(cells)
+        cells = [table.kernel, n, *(counts[v] or "" for v in VERDICTS), _share(table.noticed, n)]
+        given = explanations().get(name, {})
+        needed = sum(r.name not in given and r.verdict != "unreached" for r in table.results)
+        rows.append([*cells, _share(table.noticed, needed), _share(tested, n)])
     return _html(heads, rows)
 
 
@@ -300,11 +302,18 @@ def mutants_html(name: str, only: Callable[[Result], bool] = lambda r: True) -> 
     why = explanations().get(name, {})
     rows = []
     for r in filter(only, load(name).results):
-        says = " / ".join(r.lines) or r.message.split("\n", 1)[0][:160]
+        says = " / ".join(r.lines) or _in_short(r.message)
         if r.missing:
             says += f" (missing: {r.missing})"
         rows.append([r.name, r.source or f"PTX {r.ptx_line}", r.verdict, r.by, says if r.noticed else why.get(r.name)])
     return _html(["mutant", "where", "noticed by", "run", "what it says"], rows)
+
+
+def _in_short(message: str) -> str:
+    """The first line; of a deadlock, who waits."""
+    first, *others = message.split("\n")
+    waiting = [line.strip().split(" for the end")[0] for line in others if " waits on " in line]
+    return "; ".join(waiting)[:160] if waiting else first[:160]
 
 
 def stages_html() -> _Html:
@@ -346,10 +355,16 @@ def _share(part: int, whole: int) -> str:
 
 def _html(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> _Html:
     head = "".join(f'<th scope="col">{escape(h)}</th>' for h in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(str(c))}</td>" for c in row) + "</tr>" for row in rows)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return _Html(
-        f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+        f"<div class='bk-scroll' role='region' tabindex='0' aria-label='{escape(heads[0])}s'><table class='bk-table'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _cell(value: Any) -> str:
+    kind = " class='num'" if isinstance(value, int) else ""
+    return f"<td{kind}>{escape(str(value))}</td>"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
