@@ -364,15 +364,19 @@ def bench_text(
             raise ValueError(f"the kernel's own answer is wrong ({name}): mend it first")
     table = Table(kernel, digest_of(text), len(chosen))
     before = {r.name: r for r in resume.results} if resume and resume.digest == table.digest else {}
-    before = {name: r for name, r in before.items() if r.verdict != "survivor" or r.by == "reached"}
+    wanted = {m.name for m in chosen}
+    kept = {n: r for n, r in before.items() if n in wanted and (r.verdict != "survivor" or r.by == "reached")}
+    table.results = [kept[m.name] for m in chosen if m.name in kept]
     spent = resume.seconds if resume and before else 0.0
     try:
         for done, mutant in enumerate(chosen):
             _show(progress, done, len(chosen), mutant.name)
-            known = before.get(mutant.name)
-            table.results.append(known or _judge(mutant, mutant.apply(text), runner, configs, limit))
+            if mutant.name in kept:
+                continue
+            kept[mutant.name] = _judge(mutant, mutant.apply(text), runner, configs, limit)
+            table.results = [kept[m.name] for m in chosen if m.name in kept]
             table.seconds = spent + time.perf_counter() - started
-            if each and not known:
+            if each:
                 each(table)
         _show(progress, len(chosen), len(chosen), "")
     except KeyboardInterrupt:

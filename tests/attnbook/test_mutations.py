@@ -71,3 +71,9 @@ def test_ctrl_c_keeps_what_is_done():
     table = bench_text(text, runner, seeds=(), strict=False, each=stop, progress=None)
     assert done and len(table.results) == 1 and not table.complete
     assert "were not run" in str(table)
+    last = mutations.load("gemm_ws")
+    last.results = last.results[-1:]
+    assert last.results[0].verdict == "survivor"
+    last.results[0].by = "reached"
+    table = bench_text(text, runner, seeds=(), strict=False, each=stop, progress=None, resume=last)
+    assert [r.name for r in table.results] == ["init/0 count + 1", last.results[0].name]
