@@ -26,7 +26,7 @@ A barrier ``..._full`` says "it is there", ``..._empty`` says "its place is free
 
 No role waits any longer until P V is done before Q K^T of the next tile overwrites P. The tensor core does one thread's
 MMAs in the order of issue, and this kernel counts on it, as FlashAttention-4 does. The PTX ISA promises as much only
-for MMAs with the same accumulator and shape ("Implicitly pipelined tcgen05 instructions").
+for MMAs with the same accumulator and shape ("Pipelined tcgen05 Instructions").
 
 Any sequence length will do. TMA fills rows beyond the end with zeros; keys there are masked, rows of O not stored.
 
