@@ -128,7 +128,7 @@ def test_index_leads_to_the_cover_and_next_through_every_chapter(browser: Any, h
     browser.get((html / "index.html").as_uri())
     wait_for(lambda: browser.current_url.endswith(f"{PAGES[0]}.html"), "the cover")
     for name in PAGES[1:]:
-        browser.find_element(By.CSS_SELECTOR, "a.right-next").click()
+        wait_for(lambda: browser.find_elements(By.CSS_SELECTOR, "a.right-next"), "the link to the next page")[0].click()
         wait_for(lambda name=name: browser.current_url.split("#")[0].endswith(f"{name}.html"), name)
 
 
