@@ -55,7 +55,7 @@ def layout_explorer() -> Explorer:
     return explore(
         [
             Control("layout", "layout", names, "select"),
-            Control("at", "coordinate", [f"{n}: ({n % 4}, {n // 4})" for n in range(32)]),
+            Control("at", "place", [f"{n}: ({n % 4}, {n // 4})" for n in range(32)]),
         ],
         draw,
         name="layout_explorer",
