@@ -151,7 +151,7 @@ def test_unsupported_and_illegal_descriptors() -> None:
     value = encode_smem_descriptor(1024, 16, 1024, sw.SWIZZLE_128B)
     with pytest.raises(UnsupportedInstruction, match="base offset"):
         check_supported(decode_smem_descriptor(value | 1 << 49), K_MAJOR)
-    with pytest.raises(UnsupportedInstruction, match="absolute"):
+    with pytest.raises(IllegalInstruction, match="absolute"):
         check_supported(decode_smem_descriptor(value | 1 << 52), K_MAJOR)
     atom = decode_smem_descriptor(encode_smem_descriptor(1024, 16, 1024, sw.SWIZZLE_128B_ATOM_32B))
     with pytest.raises(IllegalInstruction, match="32B atoms"):
@@ -192,11 +192,12 @@ def test_bad_instruction_descriptors_name_the_field(value: int, match: str) -> N
         decode_instruction_descriptor(value)
 
 
-def test_sparse_and_shifted_mma_are_unsupported() -> None:
+def test_sparse_mma_is_unsupported_and_a_shift_is_for_ws() -> None:
     with pytest.raises(UnsupportedInstruction, match="sparse"):
         decode_instruction_descriptor(encode_instruction_descriptor(128, 64) | 4)
-    with pytest.raises(UnsupportedInstruction, match="maximum shift"):
+    with pytest.raises(IllegalInstruction, match="maximum shift"):
         decode_instruction_descriptor(encode_instruction_descriptor(128, 64) | 1 << 30)
+    assert decode_instruction_descriptor(encode_instruction_descriptor(128, 64, shift=16), stationary=True).shift == 16
 
 
 def test_tmem_addresses_and_rows() -> None:

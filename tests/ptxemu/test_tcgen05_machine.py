@@ -373,16 +373,20 @@ BAD = {
         IllegalInstruction,
         "has used .cta_group::1 before",
     ),
-    "other kinds": (
-        mma("%r9", 64, 64, 0, False).replace("kind::f16", "kind::i8"),
+    "sparse": (
+        mma("%r9", 64, 64, 0, False).replace("tcgen05.mma", "tcgen05.mma.sp"),
         UnsupportedInstruction,
-        "kind::i8",
+        "sparse",
     ),
-    "shift": ("tcgen05.shift.cta_group::1.down [%r9];\n", UnsupportedInstruction, "tcgen05.shift"),
-    "copy": (
+    "shift of a window": (
+        "add.u32 %r22, %r9, 0x80000;\ntcgen05.shift.cta_group::1.down [%r22];\n",
+        IllegalInstruction,
+        "TMEM lane 8",
+    ),
+    "copy with a bad descriptor": (
         "mov.b64 %rd10, 64;\ntcgen05.cp.cta_group::1.128x256b [%r9], %rd10;\n",
-        UnsupportedInstruction,
-        "tcgen05.cp",
+        IllegalInstruction,
+        "0b001",
     ),
     "free too much": (
         "@%p3 bra SKIP;\ntcgen05.dealloc.cta_group::1.sync.aligned.b32 %r9, 64;\nSKIP:\n",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ptxemu.errors import IllegalInstruction, UnsupportedInstruction
 from ptxemu.isa import swizzle as sw
-from ptxemu.isa.tensormap import SWIZZLE_CODES, TYPE_CODES, TensorMap, tensor_map
+from ptxemu.isa.tensormap import SUB_BYTE, SWIZZLE_CODES, TYPE_CODES, TensorMap, tensor_map
 
 # Words 1-7 as printed host functions of CuTe-DSL 4.8.1 hold them (sm_100a; words 0 and 3 hold nothing but address and
 # strides): tensor sizes and byte strides innermost first, box, swizzle.
@@ -94,7 +94,7 @@ def test_impossible_maps_are_illegal() -> None:
 @given(data=st.data())
 def test_encode_and_decode_agree(data: st.DataObject) -> None:
     rank = data.draw(st.integers(1, 5))
-    element = data.draw(st.sampled_from(sorted(TYPE_CODES)))
+    element = data.draw(st.sampled_from(sorted(set(TYPE_CODES) - set(SUB_BYTE))))
     swizzle = data.draw(st.sampled_from(list(SWIZZLE_CODES)))
     item = {"u8": 1, "u16": 2, "f16": 2, "bf16": 2, "u64": 8, "s64": 8, "f64": 8}.get(element, 4)
     m = tensor_map(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .. import ptx
 from ..agents import AsyncOp
-from ..isa.descriptors import SmemDescriptor, chunk_indices
+from ..isa.descriptors import SmemDescriptor, operand_chunks
 from ..isa.swizzle import Swizzle
 from ..isa.tmabox import _chunks
 from . import report
@@ -329,11 +329,14 @@ class Edges:
         key = slice(first, first + -(-nbytes // self.granule))
         self.access(self.shared, key, number, known, write)  # type: ignore[attr-defined]
 
-    def operand(self, cta: int, d: SmemDescriptor, rows: int, major: int) -> None:
-        """A matrix operand in shared memory (K = 16, 16-bit)."""
-        phase = d.start % 1024
-        chunks, _ = chunk_indices(phase, d.lbo, d.sbo, d.swizzle, rows, major)
-        self._chunks(cta, d.start - phase, chunks, False, "")
+    def operand(self, cta: int, d: SmemDescriptor, rows: int, major: int, itemsize: int = 2, kbytes: int = 32) -> None:
+        """A matrix operand in shared memory. itemsize: bytes of an element; kbytes: bytes of K in a row."""
+        base, chunks, _ = operand_chunks(d, rows, major, itemsize, kbytes)
+        self._chunks(cta, base, chunks, False, "")
+
+    def chunks(self, cta: int, base: int, index: np.ndarray) -> None:
+        """Chunks of 16 bytes of shared memory that a tcgen05.cp reads."""
+        self._chunks(cta, base, index, False, "")
 
     def cells(self, cta: int, rows: Any, column: int, n: int, write: bool) -> None:
         """Cells of tensor memory that an MMA accesses. rows: a slice of lanes, or their numbers."""

@@ -178,32 +178,35 @@ def wait_group(d: Decode, semantics: Run) -> Run:
 # ----------------------------------------------------------------------------------------------------------------- TMEM
 
 
-@wraps("tcgen05.ld", "tcgen05.st")
+@wraps("tcgen05.ld", "tcgen05.ld.red", "tcgen05.st")
 def tmem(d: Decode, semantics: Run) -> Run:
     """PTX ISA 9.7.16.6: asynchronous; over at the warp's own tcgen05.wait::ld or ::st."""
-    write = d.name.endswith("st")
+    write, reduces = d.name.endswith("st"), d.name.endswith("red")
+    name = d.name.removesuffix(".red")
     parts = parts_of(d)
     shape = next(p for p in parts if p in ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2"))
     repeat = next(REPEATS[p] for p in parts if p in REPEATS)
     packed = "pack::16b" in parts or "unpack::16b" in parts
     split = 0
+    at_operand = 0 if write else 2 if reduces else 1
     if shape == "16x32bx2":
-        split = int(d.ops[1 if write else 2].value)  # type: ignore[union-attr]
+        split = int(d.ops[at_operand + 1].value)  # type: ignore[union-attr]
     f = fragment(shape, repeat, packed, split)
-    address = view, slot, offset = d.address(d.ops[0 if write else 1])
-    registers = [] if write else [x.slot for x in d.items(d.ops[0]) if isinstance(x, ptx.Reg)]
+    address = view, slot, offset = d.address(d.ops[at_operand])
+    results = [] if write else [*d.items(d.ops[0]), *(d.ops[1:2] if reduces else ())]
+    registers = [x.slot for x in results if isinstance(x, ptx.Reg)]
     ends = f"tcgen05.wait::{'st' if write else 'ld'}"
 
     def run(w: Any) -> Any:
         check = w.machine.check
         clocks, records = check.clocks, check.records
         values = getattr(w, view)[slot]
-        number = each(w, lambda cta, warp, _: check.count((d.name, cta, warp)))
+        number = each(w, lambda cta, warp, _: check.count((name, cta, warp)))
         window = _window(w, address) if f.lanes == 32 and not f.packed else None
         if (
             window is not None
             and window[2] + f.columns <= 512
-            and check.windows(w, window[2], f.columns, window[0], d.ins, d.name, number)
+            and check.windows(w, window[2], f.columns, window[0], d.ins, name, number)
         ):
             for cta, warp, at in w.each_warp() if registers else ():
                 check.pending_load(cta, warp, int(number[at]), registers)

@@ -149,6 +149,23 @@ def arithmetic32(op: str, mode: str, *args: np.ndarray) -> np.ndarray:
     return r
 
 
+def extremum32(values: np.ndarray, op: str, absolute: bool = False, nan_wins: bool = False) -> np.ndarray:
+    """The smallest or largest along the first axis of float32 patterns (uint32), as patterns. A NaN loses against a
+    number (nan_wins: it wins) and comes out canonical; -0 is less than +0. absolute: of the magnitudes.
+    """
+    u = values & U32(0x7FFFFFFF) if absolute else values
+    nan = (u & U32(0x7FFFFFFF)) > _EXP32
+    # As integers, sign and magnitude turned into two's complement order the numbers, with -0 below +0.
+    s = u.view(np.int32)
+    keys = np.where(s < 0, -1 - (u & U32(0x7FFFFFFF)).view(np.int32), s)
+    loses = np.int32(0x7FFFFFFF if op == "min" else -0x80000000)
+    keys = np.where(nan, loses, keys)
+    best = (np.min if op == "min" else np.max)(keys, axis=0)
+    r = np.where(best < 0, (-1 - best).astype(np.int32).view(U32) | _SIGN32, best.view(U32))
+    lost = nan.any(0) if nan_wins else nan.all(0)
+    return np.where(lost, U32(NAN32), r)
+
+
 def saturate(x: np.ndarray) -> np.ndarray:
     """.sat: clamp to [0, 1], NaN to +0."""
     one, zero = x.dtype.type(1), x.dtype.type(0)

@@ -124,25 +124,30 @@ def encode_smem_descriptor(start: int, lbo: int, sbo: int, swizzle: sw.Swizzle) 
     )
 
 
-def check_supported(d: SmemDescriptor, major: int) -> None:
-    """Refuse what this emulator does not model and what the ISA forbids for 16-bit operands.
+def check_supported(d: SmemDescriptor, major: int, itemsize: int = 2, kbytes: int = 32) -> None:
+    """Refuse what this emulator does not model and what the ISA forbids for an operand.
 
-    UnsupportedInstruction: a matrix base offset, the absolute leading-dimension mode (sm_103a, K of 48 bytes).
-    IllegalInstruction: the 32-byte-atom swizzle with 16-bit transposed operands (PTX ISA 9.7.16.10.1) or K-major ones.
+    itemsize: bytes of an element (of its container, where it is narrower).  kbytes: bytes of K, 32 or 48.
+    UnsupportedInstruction: a matrix base offset.
+    IllegalInstruction: a swizzle that does not go with the elements and their order (PTX ISA 9.7.16.10.3, table 52);
+    the absolute leading-dimension mode but for K of 48 bytes (9.7.16.3.1.2).
     """
     if d.base_offset:
         raise UnsupportedInstruction(
             f"shared-memory descriptor {d.value:#018x}: matrix base offset (bits 49-51) = {d.base_offset}; only tiles"
             f" whose swizzle pattern starts on a {d.swizzle.period}-byte boundary are emulated"
         )
-    if d.absolute:
-        raise UnsupportedInstruction(
-            f"shared-memory descriptor {d.value:#018x}: absolute leading-dimension mode (bit 52), for K of 48 bytes"
-        )
-    if d.swizzle is sw.SWIZZLE_128B_ATOM_32B:
+    if d.absolute and (kbytes != 48 or major != K_MAJOR or d.swizzle is not sw.SWIZZLE_128B):
         raise IllegalInstruction(
-            f"shared-memory descriptor {d.value:#018x}: 128B swizzle with 32B atoms is for transposed 32-bit operands"
-            f" only, this one is {'MN' if major else 'K'}-major with 16-bit elements"
+            f"shared-memory descriptor {d.value:#018x}: the absolute leading-dimension mode (bit 52) is for K of 48"
+            f" bytes, K-major with the 128B swizzle; this operand has {kbytes} bytes of K, is"
+            f" {'MN' if major else 'K'}-major, swizzle {d.swizzle.name}"
+        )
+    if (d.swizzle is sw.SWIZZLE_128B_ATOM_32B) != (major == MN_MAJOR and itemsize == 4):
+        raise IllegalInstruction(
+            f"shared-memory descriptor {d.value:#018x}: 128B swizzle with 32B atoms is for transposed 32-bit operands,"
+            f" and they take no other; this one is {'MN' if major else 'K'}-major with {8 * itemsize}-bit elements,"
+            f" swizzle {d.swizzle.name}"
         )
 
 
@@ -155,6 +160,7 @@ def linear_offsets(d: SmemDescriptor, rows: int, major: int, k: int = MMA_K, ite
         K-major, swizzled      ((8, m), (T, k)) : ((W T, SBO), (1, T))        LBO is not used
         MN-major, no swizzle   ((T, m), (8, k)) : ((1, SBO), (T, LBO))
         MN-major, swizzled     ((T, W, m), (8, k)) : ((1, T, LBO), (W T, SBO))
+        MN-major, 32B atoms    ((T, 8, m), (4, k)) : ((1, T, LBO), (8 T, SBO))
     """
     t = 16 // itemsize
     row = np.arange(rows, dtype=np.int64)[:, None]
@@ -166,31 +172,97 @@ def linear_offsets(d: SmemDescriptor, rows: int, major: int, k: int = MMA_K, ite
         return (row // 8) * d.sbo + (row % 8) * 16 + (col // t) * d.lbo + (col % t) * itemsize
     if span:
         w = span // itemsize
-        return (row // w) * d.lbo + (row % w) * itemsize + (col // 8) * d.sbo + (col % 8) * span
+        deep = 4 if d.swizzle is sw.SWIZZLE_128B_ATOM_32B else 8
+        return (row // w) * d.lbo + (row % w) * itemsize + (col // deep) * d.sbo + (col % deep) * span
     return (row // t) * d.sbo + (row % t) * itemsize + (col // 8) * d.lbo + (col % 8) * 16
 
 
 @lru_cache(maxsize=4096)
 def chunk_indices(
-    phase: int, lbo: int, sbo: int, swizzle: sw.Swizzle, rows: int, major: int
+    phase: int, lbo: int, sbo: int, swizzle: sw.Swizzle, rows: int, major: int, itemsize: int = 2, kbytes: int = 32
 ) -> tuple[NDArray[np.intp], int]:
-    """Indices of the 16-byte chunks that one 16-bit operand of K = 16 is made of, and one past the highest.
+    """Indices of the 16-byte chunks that one operand is made of, and one past the highest.
 
     phase: start address modulo 1024, in which every swizzle repeats: the indices are relative to start - phase.
-    K-major: shape (rows, 2), chunk (row, k // 8). MN-major: shape (rows / 8, 16), chunk (row // 8, k).
+    itemsize: bytes of an element.  kbytes: bytes of K in a row, 32 (or 48).  With T = 16 / itemsize elements a chunk:
+    K-major: shape (rows, kbytes / 16), chunk (row, k // T). MN-major: shape (rows / T, k), chunk (row // T, k).
     """
     d = SmemDescriptor(0, phase, lbo, sbo, 0, False, swizzle)
-    address = d.addresses(rows, major)
-    first = address[:, ::8] if major == K_MAJOR else address[::8, :]
+    t = 16 // itemsize
+    address = d.addresses(rows, major, kbytes // itemsize, itemsize)
+    first = address[:, ::t] if major == K_MAJOR else address[::t, :]
     index = (first // 16).astype(np.intp)
     return index, int(index.max()) + 1
 
 
+def operand_chunks(
+    d: SmemDescriptor, rows: int, major: int, itemsize: int = 2, kbytes: int = 32
+) -> tuple[int, NDArray[np.intp], int]:
+    """(base, indices of 16-byte chunks from base on, one past the highest) of an operand; see chunk_indices.
+
+    In the absolute leading-dimension mode (PTX ISA 9.7.16.3.1.2) the bytes of K that would lie past the end of a
+    128-byte row are those at the beginning of the row at the second address.
+    """
+    if not d.absolute:
+        phase = d.start % 1024
+        return d.start - phase, *chunk_indices(phase, d.lbo, d.sbo, d.swizzle, rows, major, itemsize, kbytes)
+    return 0, *_chunks_at_two_places(d.start, d.lbo, d.sbo, d.swizzle, rows, kbytes)
+
+
+@lru_cache(maxsize=1024)
+def _chunks_at_two_places(
+    start: int, second: int, sbo: int, swizzle: sw.Swizzle, rows: int, kbytes: int
+) -> tuple[NDArray[np.intp], int]:
+    row = np.arange(rows, dtype=np.int64)[:, None]
+    position = start % 128 + 16 * np.arange(kbytes // 16, dtype=np.int64)[None, :]
+    first, beyond = start - start % 128 + position, second + position - 128
+    address = np.where(position < 128, first, beyond) + (row // 8) * sbo + (row % 8) * 128
+    index = (np.asarray(swizzle(address)) // 16).astype(np.intp)
+    return index, int(index.max()) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What `.kind` of tcgen05.mma says (PTX ISA 9.7.16.2.1, table 39; 9.7.16.4.2, tables 42 to 44).
+
+    inputs, outputs: code in the instruction descriptor -> type.  itemsize: bytes of an element of A and B in memory, or
+    of its container.  k: elements of K.  scaled: has block scales.  transposes, negates: whether A and B may be.
+    """
+
+    name: str
+    inputs: dict[int, str]
+    outputs: dict[int, str]
+    itemsize: int
+    k: int
+    scaled: bool = False
+    transposes: bool = True
+    negates: bool = True
+
+
+FLOATS8 = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
+FLOATS4 = {1: "e2m1"}
+FLOAT32 = {1: "f32"}
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("f16", {0: "f16", 1: "bf16"}, {0: "f16", 1: "f32"}, 2, 16),
+        Kind("tf32", {2: "tf32"}, FLOAT32, 4, 8),
+        Kind("f8f6f4", FLOATS8, {0: "f16", 1: "f32"}, 1, 32),
+        Kind("i8", {0: "u8", 1: "s8"}, {2: "s32"}, 1, 32, negates=False),
+        Kind("mxf8f6f4", FLOATS8, FLOAT32, 1, 32, scaled=True),
+        Kind("mxf4", FLOATS4, FLOAT32, 1, 64, scaled=True, transposes=False),
+        Kind("mxf4nvf4", FLOATS4, FLOAT32, 1, 64, scaled=True, transposes=False),
+    )
+}
+
+
 @dataclass(frozen=True, slots=True)
 class InstructionDescriptor:
-    """A decoded instruction descriptor of kind::f16.
+    """A decoded instruction descriptor of tcgen05.mma.
 
-    m, n: rows of A, columns of B.  a, b: "f16" or "bf16".  d: "f16" or "f32".  a_major, b_major: K_MAJOR or MN_MAJOR.
+    m, n: rows of A, columns of B.  a, b, d: the types.  a_major, b_major: K_MAJOR or MN_MAJOR.  k: elements of K.
+    kind: the name of the Kind.  saturate: of S32 sums.  With block scales: scale, their type ("ue8m0" or "ue4m3"), and
+    a_scale, b_scale, the scale factor IDs.  shift: rows of B that a .ws MMA may shift by.
     """
 
     value: int
@@ -204,86 +276,171 @@ class InstructionDescriptor:
     a_negate: bool
     b_negate: bool
     fields: tuple[Field, ...] = field(default=(), repr=False, compare=False)
+    kind: str = "f16"
+    k: int = 16
+    saturate: bool = False
+    scale: str = ""
+    a_scale: int = 0
+    b_scale: int = 0
+    shift: int = 0
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of A or B in shared memory (of its container)."""
+        return KINDS[self.kind].itemsize
+
+    @property
+    def kbytes(self) -> int:
+        """Bytes of K in a row of A or B."""
+        return {64: 32, 96: 48}[self.k] if self.kind.startswith("mxf4") else self.k * self.itemsize
 
     def __str__(self) -> str:
         return table(self.fields)
 
 
-def decode_instruction_descriptor(value: int, cta_group: int = 1) -> InstructionDescriptor:
-    """Decode the 32-bit instruction descriptor of tcgen05.mma kind::f16 (PTX ISA 9.7.16.4.2, table 42).
+def decode_instruction_descriptor(
+    value: int, cta_group: int = 1, kind: str = "f16", stationary: bool = False
+) -> InstructionDescriptor:
+    """Decode the 32-bit instruction descriptor of tcgen05.mma (PTX ISA 9.7.16.4.2, tables 42 to 44).
 
-    cta_group: 1 or 2, which shapes are legal depends on it.
-    IllegalInstruction: a field holds a value that the ISA does not define for kind::f16, or the shape does not exist.
-    UnsupportedInstruction: sparse MMA and .ws shifts.
+    cta_group: 1 or 2, kind: "f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4" or "mxf4nvf4"; stationary: .ws. Which
+    shapes are legal depends on them.
+    IllegalInstruction: a field holds a value that the ISA does not define for the kind, or the shape does not exist.
+    UnsupportedInstruction: sparse MMA.
     """
-    return _decode_instruction(int(value) & 0xFFFF_FFFF, cta_group)
+    return _decode_instruction(int(value) & 0xFFFF_FFFF, cta_group, kind, stationary)
+
+
+class _Reader:
+    """Takes a descriptor apart, field by field."""
+
+    def __init__(self, value: int, kind: str) -> None:
+        self.value, self.kind = value, kind
+        self.fields: list[Field] = []
+
+    def fail(self, text: str) -> IllegalInstruction:
+        return IllegalInstruction(f"instruction descriptor {self.value:#010x} (kind::{self.kind}): {text}")
+
+    def take(self, name: str, hi: int, lo: int, meanings: dict[int, str]) -> int:
+        found = bits(self.value, hi, lo)
+        if found not in meanings:
+            known = ", ".join(f"{k} ({v})" for k, v in meanings.items())
+            raise self.fail(f"{name} (bits {lo}-{hi}) is {found}, must be {known}")
+        self.fields.append(Field(name, hi, lo, found, meanings[found]))
+        return found
+
+    def size(self, name: str, hi: int, lo: int, unit: int) -> int:
+        found = bits(self.value, hi, lo)
+        self.fields.append(Field(f"{name} / {unit}", hi, lo, found, f"{name} = {found * unit}"))
+        return found * unit
 
 
 @lru_cache(maxsize=256)
-def _decode_instruction(value: int, cta_group: int) -> InstructionDescriptor:
-    fields: list[Field] = []
-
-    def fail(text: str) -> IllegalInstruction:
-        return IllegalInstruction(f"instruction descriptor {value:#010x} (kind::f16): {text}")
-
-    def take(name: str, hi: int, lo: int, meanings: dict[int, str]) -> int:
-        found = bits(value, hi, lo)
-        if found not in meanings:
-            known = ", ".join(f"{k} ({v})" for k, v in meanings.items())
-            raise fail(f"{name} (bits {lo}-{hi}) is {found}, must be {known}")
-        fields.append(Field(name, hi, lo, found, meanings[found]))
-        return found
-
-    inputs = {0: "f16", 1: "bf16"}
-    sign = {0: "as it is", 1: "negated"}
-    major = {K_MAJOR: "K-major", MN_MAJOR: "MN-major"}
+def _decode_instruction(value: int, cta_group: int, name: str, stationary: bool) -> InstructionDescriptor:
+    kind, r = KINDS[name], _Reader(value, name)
+    take = r.take
+    sign = {0: "as it is", 1: "negated"} if kind.negates else {0: "as it is"}
+    major = {K_MAJOR: "K-major", MN_MAJOR: "MN-major"} if kind.transposes else {K_MAJOR: "K-major"}
     if bits(value, 2, 2):
         raise UnsupportedInstruction(f"instruction descriptor {value:#010x}: sparse MMA (bit 2) is not emulated")
-    take("sparsity selector", 1, 0, {0: "dense"})
+    take("reserved" if kind.scaled else "sparsity selector", 1, 0, {0: "dense"})
     take("sparsity", 2, 2, {0: "dense"})
-    take("saturate", 3, 3, {0: "not for floats"})
-    d = {0: "f16", 1: "f32"}[take("D type", 5, 4, {0: "f16", 1: "f32"})]
+    saturate, b_scale = 0, 0
+    if kind.scaled:
+        take("reserved", 3, 3, {0: "0"})
+        b_scale = take("scale factor ID of B", 5, 4, {i: f"byte {i}" for i in range(4)})
+        d = "f32"
+    else:
+        only = {0: "wraps", 1: "saturates"} if name == "i8" else {0: "not for floats"}
+        saturate = take("saturate", 3, 3, only)
+        d = kind.outputs[take("D type", 5, 4, kind.outputs)]
     take("reserved", 6, 6, {0: "0"})
-    a = inputs[take("A type", 9, 7, inputs)]
-    b = inputs[take("B type", 12, 10, inputs)]
+    a = kind.inputs[take("A type", 9, 7, kind.inputs)]
+    b = kind.inputs[take("B type", 12, 10, kind.inputs)]
     a_negate = bool(take("negate A", 13, 13, sign))
     b_negate = bool(take("negate B", 14, 14, sign))
     a_major = take("transpose A", 15, 15, major)
     b_major = take("transpose B", 16, 16, major)
-    n = bits(value, 22, 17) * 8
-    fields.append(Field("N / 8", 22, 17, n // 8, f"N = {n}"))
-    take("reserved", 23, 23, {0: "0"})
-    m = bits(value, 28, 24) * 16
-    fields.append(Field("M / 16", 28, 24, m // 16, f"M = {m}"))
-    take("reserved", 29, 29, {0: "0"})
-    if bits(value, 31, 30):
-        raise UnsupportedInstruction(f"instruction descriptor {value:#010x}: maximum shift (bits 30-31) is for .ws")
-    take("maximum shift", 31, 30, {0: "none"})
-
-    heights, step = ((64, 128), 8) if cta_group == 1 else ((128, 256), 16)
-    if m not in heights:
-        raise fail(f"M = {m} with cta_group::{cta_group}: must be {heights[0]} or {heights[1]}")
-    if n % step or not step <= n <= 256:
-        raise fail(f"N = {n} with cta_group::{cta_group}: must be a multiple of {step} up to 256")
+    n = r.size("N", 22, 17, 8)
+    scale, a_scale, shift, k = "", 0, 0, kind.k
+    if kind.scaled:
+        codes = {1: "ue8m0"} if name != "mxf4nvf4" else {0: "ue4m3", 1: "ue8m0"}
+        scale = codes[take("scale type", 23, 23, codes)]
+        take("reserved", 26, 24, {0: "0"})
+        m = r.size("M", 28, 27, 128)
+        a_scale = take("scale factor ID of A", 30, 29, {i: f"byte {i}" for i in range(4)})
+        deep = {0: "32"} if name == "mxf8f6f4" else {0: "64", 1: "96"}
+        k = int(deep[take("K dimension" if len(deep) > 1 else "reserved", 31, 31, deep)])
+    else:
+        take("reserved", 23, 23, {0: "0"})
+        m = r.size("M", 28, 24, 16)
+        take("reserved", 29, 29, {0: "0"})
+        shifts = {0: "none", 1: "8", 2: "16", 3: "32"} if stationary else {0: "none (it is for .ws)"}
+        code = take("maximum shift", 31, 30, shifts)
+        shift = 4 << code if code else 0
+    _check_shape(r, kind, cta_group, stationary, m, n, k, b_major)
     if d == "f16" and "bf16" in (a, b):
-        raise fail("D of type f16 takes A and B of type f16 only")
-    return InstructionDescriptor(value, m, n, a, b, d, a_major, b_major, a_negate, b_negate, tuple(fields))
+        raise r.fail("D of type f16 takes A and B of type f16 only")
+    return InstructionDescriptor(
+        value, m, n, a, b, d, a_major, b_major, a_negate, b_negate, tuple(r.fields), name, k, bool(saturate),
+        scale, a_scale, b_scale, shift,
+    )  # fmt: skip
+
+
+def _check_shape(
+    r: _Reader, kind: Kind, cta_group: int, stationary: bool, m: int, n: int, k: int, b_major: int
+) -> None:
+    """The shapes that exist (PTX ISA 9.7.16.2.1, table 39; 9.7.16.10.1, table 50)."""
+    where = f"with cta_group::{cta_group}{' and .ws' if stationary else ''}"
+    heights: tuple[int, ...]
+    if stationary:
+        heights, widths = (32, 64, 128), "64, 128 or 256"
+        good = n in (64, 128, 256)
+    else:
+        heights = (64, 128) if cta_group == 1 else (128, 256)
+        if kind.scaled and cta_group == 1:
+            heights = (128,)
+        if k == 96 and cta_group == 2:
+            heights = (256,)
+        step = 8 * cta_group
+        if kind.name == "i8":
+            step = 16 * cta_group if n > 32 or cta_group == 2 else 8
+        if b_major == MN_MAJOR and kind.itemsize == 1:
+            step = max(step, 16 * cta_group)
+        good, widths = n % step == 0 and step <= n <= 256, f"a multiple of {step} up to 256"
+    if m not in heights:
+        raise r.fail(f"M = {m} {where}: must be {' or '.join(map(str, heights))}")
+    if not good:
+        raise r.fail(f"N = {n} {where}: must be {widths}")
 
 
 def encode_instruction_descriptor(
-    m: int, n: int, *, a: str = "bf16", b: str = "bf16", d: str = "f32", a_major: int = 0, b_major: int = 0
+    m: int,
+    n: int,
+    *,
+    a: str = "bf16",
+    b: str = "bf16",
+    d: str = "f32",
+    a_major: int = 0,
+    b_major: int = 0,
+    kind: str = "f16",
+    saturate: bool = False,
+    scale: str = "ue8m0",
+    a_scale: int = 0,
+    b_scale: int = 0,
+    k: int | None = None,
+    shift: int = 0,
 ) -> int:
-    """The 32-bit instruction descriptor of a dense kind::f16 MMA."""
-    types = {"f16": 0, "bf16": 1}
-    return (
-        {"f16": 0, "f32": 1}[d] << 4
-        | types[a] << 7
-        | types[b] << 10
-        | a_major << 15
-        | b_major << 16
-        | n // 8 << 17
-        | m // 16 << 24
-    )
+    """The 32-bit instruction descriptor of a dense MMA. See InstructionDescriptor for what the arguments mean."""
+    types = KINDS[kind]
+    codes = {name: code for code, name in types.inputs.items()}
+    common = codes[a] << 7 | codes[b] << 10 | a_major << 15 | b_major << 16 | n // 8 << 17
+    if types.scaled:
+        deep = int(k == 96)
+        return common | b_scale << 4 | int(scale == "ue8m0") << 23 | m // 128 << 27 | a_scale << 29 | deep << 31
+    outputs = {name: code for code, name in types.outputs.items()}
+    code = {0: 0, 8: 1, 16: 2, 32: 3}[shift]
+    return common | int(saturate) << 3 | outputs[d] << 4 | m // 16 << 24 | code << 30
 
 
 def split_tmem_address(address: int) -> tuple[int, int]:

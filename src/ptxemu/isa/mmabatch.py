@@ -67,9 +67,10 @@ def run(jobs: Sequence[Any]) -> bool:
         a = arithmetic.unpack_tmem_operand(m.tmem[rect, :, first.a[1] : first.a[1] + 8])
     if a is None or b is None:
         return False
-    product = arithmetic.to_float(a, shape.a) @ arithmetic.to_float(np.ascontiguousarray(b.swapaxes(1, 2)), shape.b)
+    left = arithmetic.to_float(a, shape.a)
     if shape.a_negate != shape.b_negate:
-        product = -product
+        left = -left
+    product = left @ arithmetic.to_float(np.ascontiguousarray(b.swapaxes(1, 2)), shape.b)
     cells = m.tmem[rect, :, column : column + n].view(np.float32)
     if first.keep:
         np.add(cells, product, product)

@@ -21,10 +21,13 @@ from ..errors import IllegalInstruction
 from ..machine import AsyncOp, Machine, Warps
 from ..memory import SHARED_RESERVED
 from ..registers import Rows
-from . import Decode, instruction, mmabatch
+from . import Decode, blockscale, instruction, mmabatch
 from . import mma as arithmetic
+from .bits import bits
+from .common import extremum32
 from .ctapair import aligned, group_of, pair_of, use_group
 from .descriptors import (
+    KINDS,
     InstructionDescriptor,
     SmemDescriptor,
     accumulator_lanes,
@@ -45,7 +48,9 @@ class _Mma:
     """One MMA on its way. Everything but the data is known at issue; A, B and D are read when it is run.
 
     ctas: the CTA, or both of a pair, the even one first.  a: a shared-memory descriptor, or the (lane, column) of A in
-    tensor memory; descriptors and addresses hold for each CTA's own memories.
+    tensor memory; descriptors and addresses hold for each CTA's own memories.  scales: block scales.  collector: which
+    buffer ("a", or "b0" to "b3" of .ws) and what for.  stationary: .ws, with the columns of B that are taken for zeros
+    and the number of its first column.
     """
 
     machine: Machine
@@ -61,6 +66,11 @@ class _Mma:
     outstanding: list[int]
     ins: ptx.Instr
     done: bool = False  # its work was done together with that of another CTA
+    scales: blockscale.Scales | None = None
+    collector: tuple[str, str] = ("a", "discard")
+    stationary: bool = False
+    zeros: NDArray[np.bool_] | None = None
+    first: int = 0
 
     def same_as(self, other: _Mma) -> bool:
         """Whether both are the same instruction on the same places."""
@@ -76,32 +86,79 @@ class _Mma:
         if self.done:
             return
         i = self.shape
-        if len(self.ctas) == 1 and i.m == 128 and i.d == "f32" and not self.scale and not self.disabled:
+        plain = i.kind == "f16" and i.m == 128 and i.d == "f32" and not self.stationary
+        if plain and len(self.ctas) == 1 and not self.scale and not self.disabled and self.collector[1] == "discard":
             jobs = mmabatch.alike(self)
             if len(jobs) > 1 and mmabatch.run(jobs):
                 for job in jobs:
                     job.done = True
+                    collectors(job.machine, job.ctas).pop("a", None)
                 return
         self.alone()
 
     def alone(self) -> None:
         i, share = self.shape, len(self.ctas)
         # Each CTA of a pair holds half of B's columns, in order; both multiply with all of them.
-        halves = [self.shared_operand(cta, self.b, i.n // share, i.b_major, i.b) for cta in self.ctas]
+        buffer, use = self.collector
+        of_b = buffer != "a"
+
+        def columns_of_b(cta: int) -> NDArray[np.float32]:
+            return self.shared_operand(cta, self.b, i.n // share + i.shift, i.b_major, i.b)
+
+        halves = [self.collected(columns_of_b, cta, 0, of_b) for cta in self.ctas]
         b = halves[0] if share == 1 else np.concatenate(halves)
+        if self.stationary:
+            b = b[self.first : self.first + i.n]
+            if self.zeros is not None:
+                b = np.where(self.zeros[:, None], np.float32(0), b)
         for cta in self.ctas:
-            if share == 2 and i.m == 128:
-                self.two_by_two(cta, b)
-            else:
-                rows = accumulator_lanes(i.m // share, self.lane)
-                self.store(cta, rows, self.column, self.left(cta, i.m // share, rows), b)
+            # How many parts of the lanes hold a part of D's columns each: see two_by_two.
+            parts = 128 // i.m if self.stationary else 2 if share == 2 and i.m == 128 else 1
+            height, width = i.m // share, i.n // parts
+            for part in range(parts):
+                rows: Any = accumulator_lanes(height, self.lane)
+                if parts > 1:
+                    rows = slice(height * part, height * part + height)
+
+                def rows_of_a(cta: int, rows: Any = rows, height: int = height) -> NDArray[np.float32]:
+                    return self.left(cta, height, rows)
+
+                a = self.collected(rows_of_a, cta, part, not of_b)
+                columns = slice(width * part, width * part + width)
+                self.store(cta, rows, self.column, a, b[columns], part, parts)
+        if use in ("lastuse", "discard"):
+            collectors(self.machine, self.ctas).pop(buffer, None)
+
+    def collected(self, read: Callable[[int], NDArray], cta: int, part: int, mine: bool) -> NDArray:
+        """An operand, read from memory or from its collector buffer. mine: the buffer is this operand's."""
+        buffer, use = self.collector
+        if not mine or use == "discard":
+            return read(cta)
+        held = collectors(self.machine, self.ctas)
+        what = (self.shape.m, self.shape.n, self.shape.k, self.shape.a, self.shape.b)
+        if use == "fill":
+            data = read(cta)
+            if buffer not in held or held[buffer].ins is not self:
+                held[buffer] = Collected(self, what, {})
+            held[buffer].data[cta, part] = data
+            return data
+        found = held.get(buffer)
+        if found is None or found.what != what:
+            state = "nothing" if found is None else f"an operand of an MMA of (M, N, K, A, B) = {found.what}"
+            raise IllegalInstruction(
+                f"tcgen05.mma with .collector::{buffer}::{use}: the buffer holds {state}; it needs a .fill before, by"
+                f" an MMA of {what}, and no .discard or .lastuse since"
+            )
+        return found.data[cta, part]
 
     def shared_operand(self, cta: int, d: SmemDescriptor, rows: int, major: int, kind: str) -> NDArray[np.float32]:
-        shared = self.machine.shared
+        i, shared = self.shape, self.machine.shared
         if self.machine.check is not None:
-            self.machine.check.operand(cta, d, rows, major)
-        raw = arithmetic.operand_bits(shared.bytes[cta], d, rows, major, first=SHARED_RESERVED, size=shared.size)
-        return arithmetic.to_float(raw, kind)
+            self.machine.check.operand(cta, d, rows, major, i.itemsize, i.kbytes)
+        return arithmetic.operand_elements(
+            shared.bytes[cta], d, rows, major, kind, i.kind.startswith("mxf4"), kbytes=i.kbytes,
+            first=SHARED_RESERVED, size=shared.size,
+        )  # fmt: skip
 
     def left(self, cta: int, m: int, rows: Any) -> NDArray[np.float32]:
         """A's rows of one CTA. rows: their lanes, where A lies in tensor memory."""
@@ -109,39 +166,43 @@ class _Mma:
         if isinstance(self.a, SmemDescriptor):
             return self.shared_operand(cta, self.a, m, i.a_major, i.a)
         state = tmem_state(self.machine, cta)
-        column = self.a[1]
-        at = (rows, slice(column, column + 8))
-        state.require(column, 8, "tcgen05.mma, A")
+        column, n = self.a[1], i.kbytes // 4
+        at = (rows, slice(column, column + n))
+        state.require(column, n, "tcgen05.mma, A")
         if self.machine.check is not None:
-            self.machine.check.cells(cta, rows, column, 8, write=False)
-        if not state.is_written(rows, column, 8):
+            self.machine.check.cells(cta, rows, column, n, write=False)
+        if not state.is_written(rows, column, n):
             raise IllegalInstruction(
-                f"tcgen05.mma reads A from TMEM columns {column}-{column + 7}{self.whose(cta)}, which nobody has"
+                f"tcgen05.mma reads A from TMEM columns {column}-{column + n - 1}{self.whose(cta)}, which nobody has"
                 " written"
             )
-        return arithmetic.to_float(arithmetic.unpack_tmem_operand(self.machine.tmem[cta][at]), i.a)
+        return arithmetic.tmem_elements(self.machine.tmem[cta][at], i.a, i.kind.startswith("mxf4"))
 
     def whose(self, cta: int) -> str:
         return f" of CTA {self.machine.cta_name(cta)}" if len(self.ctas) == 2 else ""
 
-    def two_by_two(self, cta: int, b: NDArray[np.float32]) -> None:
-        """Layout B, M = 128 over a pair (PTX ISA 9.7.16.10.5.2): 64 rows in each CTA, lanes 0-63 hold the first half of
-        the columns of D and lanes 64-127 the second. Each half of the lanes multiplies with A of its own lanes, so that
-        A in tensor memory has to be there twice.
-        """
-        half = self.shape.n // 2
-        for part in (0, 1):
-            rows = slice(64 * part, 64 * part + 64)
-            self.store(cta, rows, self.column, self.left(cta, 64, rows), b[part * half : part * half + half])
+    def store(
+        self,
+        cta: int,
+        rows: Any,
+        column: int,
+        a: NDArray[np.float32],
+        b: NDArray[np.float32],
+        part: int,
+        parts: int,
+    ) -> None:
+        """D[rows, column...] of one CTA = a b^T (+ D).
 
-    def store(self, cta: int, rows: Any, column: int, a: NDArray[np.float32], b: NDArray[np.float32]) -> None:
-        """D[rows, column...] of one CTA = a b^T (+ D)."""
+        parts: D of fewer than 128 rows may take all lanes, part 0 of them for the first columns of D, part 1 for the
+        next: layouts B (M = 128 over a pair), E and G (.ws with M = 64 and 32; PTX ISA 9.7.16.10.5). Each part of the
+        lanes multiplies with A of its own lanes, so that A in tensor memory has to be there once for each.
+        """
         i, cells = self.shape, self.machine.tmem[cta]
         state = tmem_state(self.machine, cta)
         n = len(b)
-        product = arithmetic.multiply(a, b)
         if i.a_negate != i.b_negate:
-            product = -product
+            a = -a
+        product = self.scaled(cta, a, b, part, parts) if self.scales is not None else arithmetic.multiply(a, b)
         at: tuple[Any, slice] = (rows, slice(column, column + n))
         state.require(column, n, "tcgen05.mma, D")
         if self.machine.check is not None:
@@ -151,7 +212,7 @@ class _Mma:
                 f"tcgen05.mma accumulates onto TMEM columns {column}-{column + n - 1}{self.whose(cta)}, which nobody"
                 " has written (enable-input-d must be false in the first MMA of a tile)"
             )
-        result = arithmetic.accumulate(cells[at], product, i.d, self.keep, self.scale)
+        result = arithmetic.accumulate(cells[at], product, i.d, self.keep, self.scale, i.saturate)
         if self.disabled:
             lanes = np.arange(128)[rows]
             on = np.array([not self.disabled >> int(lane) & 1 for lane in lanes])
@@ -165,24 +226,63 @@ class _Mma:
         else:
             state.write(rows, column, n)
 
+    def scaled(
+        self, cta: int, a: NDArray[np.float32], b: NDArray[np.float32], part: int, parts: int
+    ) -> NDArray[np.float32]:
+        """The product with block scales. Two parts of the lanes: each has the factors of its own columns of B."""
+        i, m = self.shape, self.machine
+        assert self.scales is not None
+        s, cells, state = self.scales, m.tmem[cta], tmem_state(m, cta)
+        count = i.k // s.block
 
-@instruction("tcgen05.mma")
+        def tell(lanes: slice, column: int, n: int) -> None:
+            if m.check is not None:
+                m.check.cells(cta, lanes, column, n, write=False)
+
+        every = (0, 1, 2, 3)
+        own = every if parts == 1 else (2 * part, 2 * part + 1)
+        of_a = blockscale.factors(cells, state, own, s.a, len(a), count, i.a_scale, i.scale, "A", tell)
+        of_b = blockscale.factors(cells, state, own, s.b, len(b), count, i.b_scale, i.scale, "B", tell)
+        return blockscale.multiply(a, b, of_a, of_b)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a collector buffer holds: the MMA that filled it, shapes and types, and the operand by CTA and part."""
+
+    ins: _Mma
+    what: tuple
+    data: dict[tuple[int, int], NDArray[np.float32]]
+
+
+def collectors(m: Machine, ctas: tuple[int, ...]) -> dict[str, Collected]:
+    """The collector buffers of a CTA or a pair, by name: "a", "b0" to "b3"."""
+    return m.cta_state[ctas[0]].setdefault("collectors", {})
+
+
+@instruction("tcgen05.mma", "tcgen05.mma.ws")
 def mma(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.10.9.1 tcgen05.mma kind::f16, dense: D = A B^T (+ D). One thread issues it for the whole CTA, or
-    with .cta_group::2 for both CTAs of its pair.
+    """PTX ISA 9.7.16.10.9.1 tcgen05.mma, 9.7.16.10.9.3 tcgen05.mma.ws, dense: D = A B^T (+ D). One thread issues it for
+    the whole CTA, or with .cta_group::2 for both CTAs of its pair.
     """
-    for word in ("sp", "ws"):
-        if d.mods.flag(word):
-            raise d.unsupported(f"the .{word} form is not emulated")
-    kind = d.mods.starting("kind::")
-    if kind != "kind::f16":
-        raise d.unsupported(f"only .kind::f16 is emulated, not .{kind}")
+    stationary = d.name == "tcgen05.mma.ws"
+    if d.mods.flag("sp"):
+        raise d.unsupported("the sparse form .sp is not emulated")
+    kind = (d.mods.starting("kind::") or "").removeprefix("kind::")
+    if kind not in KINDS:
+        raise d.unsupported(f"does not know .kind::{kind}; it knows {', '.join(KINDS)}")
+    scaled = KINDS[kind].scaled
+    if d.mods.flag("block_scale") != scaled:
+        raise d.unsupported(f".kind::{kind} {'needs' if scaled else 'has no'} .block_scale")
+    if stationary and scaled:
+        raise d.unsupported(f"there is no .ws form of .kind::{kind}")
+    block = blockscale.block_of(d, kind) if scaled else 0
     group = group_of(d)
-    for word in ("block_scale", "ashift", "collector::a::use", "collector::a::lastuse"):
-        if d.mods.flag(word):
-            raise d.unsupported(f"the .{word} form is not emulated")
-    # Filling or discarding the collector buffer changes nothing that can be seen while nobody reads from it.
-    d.mods.flag("collector::a::discard", "collector::a::fill")
+    if stationary and group == 2:
+        raise d.unsupported("the .ws form is for .cta_group::1 only")
+    if d.mods.flag("ashift"):
+        raise d.unsupported(".ashift: the ISA does not say whether A is shifted in tensor memory, too")
+    collector = _collector(d, stationary)
 
     ops = list(d.ops)
     d_view, d_slot, d_offset = d.address(ops[0])
@@ -193,8 +293,11 @@ def mma(d: Decode) -> Callable[[Warps], None]:
         a_view, a_slot, a_offset = "u64", d.read(ops[1], "u64"), 0
     b_slot, i_slot = d.read(ops[2], "u64"), d.read(ops[3], "u32")
     rest = ops[4:]
+    scale_operands = [d.address(rest.pop(0)) for _ in range(2)] if scaled else []
     disabled: list[int] = []
     if rest and isinstance(rest[0], ptx.Vec):
+        if scaled or stationary:
+            raise d.unsupported("disable-output-lane is not for block scales or .ws")
         disabled = [d.read(item, "u32") for item in d.items(rest.pop(0))]
         if len(disabled) != 4 * group:
             raise d.unsupported(
@@ -205,9 +308,13 @@ def mma(d: Decode) -> Callable[[Warps], None]:
     enable = rest.pop(0)
     negated = isinstance(enable, ptx.Not)
     keep_slot = d.read(enable.operand if isinstance(enable, ptx.Not) else enable, "pred")
-    scale = 0
-    if rest:
+    scale, mask_slot = 0, None
+    if rest and stationary:
+        mask_slot = d.read(rest.pop(0), "u64")
+    elif rest:
         literal = rest.pop(0)
+        if kind not in ("f16", "tf32"):
+            raise d.unsupported("scale-input-d is for .kind::f16 and .kind::tf32 only")
         if not isinstance(literal, ptx.Imm) or not 0 <= int(literal.value) <= 15:
             raise d.unsupported("scale-input-d must be a literal in 0..15")
         scale = int(literal.value)
@@ -216,12 +323,16 @@ def mma(d: Decode) -> Callable[[Warps], None]:
 
     def operands(i_value: int, d_value: int, a_value: int, b_value: int) -> tuple:
         """Shape, lane and column of D, A and B, from the values of the registers."""
-        shape = decode_instruction_descriptor(i_value, group)
+        shape = decode_instruction_descriptor(i_value, group, kind, stationary)
         lane, column = split_tmem_address(d_value & 0xFFFF_FFFF)
-        if group == 1:
+        if scaled:
+            blockscale.check(shape, block)
+        if group == 1 and not stationary:
             accumulator_lanes(shape.m, lane)
         elif lane:
-            raise IllegalInstruction(f"tcgen05.mma: D at TMEM lane {lane}; for a CTA pair it must be lane 0")
+            raise IllegalInstruction(
+                f"tcgen05.mma: D at TMEM lane {lane}; for a CTA pair and for .ws it must be lane 0"
+            )
         a: SmemDescriptor | tuple[int, int]
         if a_in_tmem:
             a = split_tmem_address(a_value & 0xFFFF_FFFF)
@@ -233,9 +344,9 @@ def mma(d: Decode) -> Callable[[Warps], None]:
                 )
         else:
             a = decode_smem_descriptor(a_value)
-            check_supported(a, shape.a_major)
+            check_supported(a, shape.a_major, shape.itemsize, shape.kbytes)
         b = decode_smem_descriptor(b_value)
-        check_supported(b, shape.b_major)
+        check_supported(b, shape.b_major, shape.itemsize, shape.kbytes)
         return shape, lane, column, a, b
 
     def run(w: Warps) -> None:
@@ -259,9 +370,22 @@ def mma(d: Decode) -> Callable[[Warps], None]:
             if mask and group == 2:
                 # The ISA does not say which of the eight words belong to which CTA.
                 raise d.unsupported("disable-output-lane is emulated for .cta_group::1 only")
-            outstanding = _outstanding(m, t.cta, t.warp, t.lane)
+            outstanding = outstanding_of(m, t.cta, t.warp, t.lane)
             outstanding[0] += 1
             job = _Mma(m, ctas, shape, a, b, lane, column, keep, scale, mask, outstanding, d.ins)
+            job.collector, job.stationary = collector, stationary
+            if scaled:
+                where = [int(getattr(w, view)[slot][at]) + offset for view, slot, offset in scale_operands]
+                job.scales = blockscale.Scales(
+                    blockscale.column_of(where[0], "A"), blockscale.column_of(where[1], "B"), block
+                )
+            if mask_slot is not None:
+                job.zeros, job.first = zero_columns(int(w.u64[mask_slot][at]), shape.m, shape.n)
+                if job.first > shape.shift:
+                    raise IllegalInstruction(
+                        f"tcgen05.mma.ws: the zero-column mask shifts by {job.first}, the instruction descriptor allows"
+                        f" a maximum shift of {shape.shift}"
+                    )
             data = _mma_data(d, job, t.warp) if m.tracing else {}
             m.submit(
                 AsyncOp(
@@ -280,7 +404,45 @@ def mma(d: Decode) -> Callable[[Warps], None]:
     return run
 
 
-def _outstanding(m: Machine, cta: int, warp: int, lane: int) -> list[int]:
+def _collector(d: Decode, stationary: bool) -> tuple[str, str]:
+    """(buffer, use) of .collector::buffer::use; the last colon may be single, as the ISA's example has it."""
+    found = d.mods.starting("collector::")
+    if found is None:
+        return ("b0" if stationary else "a"), "discard"
+    buffer, _, use = found.removeprefix("collector::").partition(":")
+    use = use.removeprefix(":")
+    if buffer not in (("b0", "b1", "b2", "b3") if stationary else ("a",)):
+        raise d.unsupported(f"has no collector buffer {buffer}")
+    if use not in ("fill", "use", "lastuse", "discard"):
+        raise d.unsupported(f"does not know .{found}")
+    return buffer, use
+
+
+def zero_columns(descriptor: int, m: int, n: int) -> tuple[NDArray[np.bool_] | None, int]:
+    """(columns of B that are taken for zeros, the first column used) of a zero-column mask descriptor (PTX ISA
+    9.7.16.4.3, table 45).
+
+    In each of 1, 2 or 4 parts of the columns (M = 128, 64, 32) runs of "use span" + 1 columns that are used and "skip
+    span" + 1 that are not take turns, as all of the ISA's examples have it (the table of the fields says it the other
+    way round). "First span" says which comes first, "start count" how many columns of it are left out.
+    """
+    first = bits(descriptor, 61, 56)
+    most = 16 if m == 32 else 32
+    if first > most:
+        raise IllegalInstruction(f"zero-column mask {descriptor:#018x}: a shift of {first} columns, at most {most}")
+    if not bits(descriptor, 39, 39):
+        return None, first
+    parts = 128 // m
+    skip, use = bits(descriptor, 47, 40) + 1, bits(descriptor, 55, 48) + 1
+    masks = []
+    for part in range(parts):
+        start, ones = bits(descriptor, 8 * part + 7, 8 * part), bits(descriptor, 32 + part, 32 + part)
+        place = (np.arange(n // parts) + start + (use if ones else 0)) % (skip + use)
+        masks.append(place >= use)
+    return np.concatenate(masks), first
+
+
+def outstanding_of(m: Machine, cta: int, warp: int, lane: int) -> list[int]:
     """How many MMAs of a thread are not done yet (one number, shared by all who count)."""
     threads = m.cta_state[cta].setdefault("mma issued", {})
     found = threads.get((warp, lane))
@@ -299,7 +461,8 @@ def _mma_data(d: Decode, job: _Mma, warp: int) -> dict[str, Any]:
     return {
         "m": i.m,
         "n": i.n,
-        "k": arithmetic.MMA_K,
+        "k": i.k,
+        "mma_kind": i.kind,
         "column": job.column,
         **a,
         "b_offset": job.b.start,
@@ -346,7 +509,7 @@ def commit(d: Decode) -> Callable[[Warps], None]:
                     m.mbarrier_arrive(o, m.rank(o) << 24 | offset)
 
             data = {"barrier": offset, **origin(d, t.warp)} if m.tracing else {}
-            queue = first if _outstanding(m, t.cta, t.warp, t.lane)[0] else None
+            queue = first if outstanding_of(m, t.cta, t.warp, t.lane)[0] else None
             m.submit(
                 AsyncOp(
                     engine="tensor",
@@ -364,10 +527,10 @@ def commit(d: Decode) -> Callable[[Warps], None]:
     return run
 
 
-@instruction("tcgen05.cp", "tcgen05.shift", "tcgen05.mma.ws", "tcgen05.mma.sp", "tcgen05.ld.red")
-def not_yet(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.9.2 tcgen05.cp, 9.7.16.9.3 tcgen05.shift, and the weight-stationary, sparse and reducing forms."""
-    raise d.unsupported("is not emulated")
+@instruction("tcgen05.mma.sp", "tcgen05.mma.ws.sp")
+def sparse(d: Decode) -> Callable[[Warps], None]:
+    """PTX ISA 9.7.16.10.9.2 tcgen05.mma.sp, 9.7.16.10.9.4 tcgen05.mma.ws.sp: refused."""
+    raise d.unsupported("the sparse form is not emulated")
 
 
 # -------------------------------------------------------------------------------------------------------- loads, stores
@@ -375,16 +538,20 @@ def not_yet(d: Decode) -> Callable[[Warps], None]:
 REPEATS = {f"x{1 << i}": 1 << i for i in range(8)}
 
 
-def _shape(d: Decode, pack: str, address_at: int) -> tuple[Any, tuple[str, int, int]]:
+def _shape(d: Decode, pack: str, address_at: int, reduces: bool = False) -> tuple[Any, tuple[str, int, int]]:
     """Fragment and address operand of a load or store."""
     aligned(d)
-    shape = d.mods.one_of("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
+    shapes = ("32x32b", "16x32bx2") if reduces else ("32x32b", "16x64b", "16x128b", "16x256b", "16x32bx2")
+    shape = d.mods.one_of(*shapes)
     repeat = REPEATS[d.mods.one_of(*REPEATS)]
-    packed = d.mods.flag(pack)
-    d.mods.one_of("b32")
+    if reduces and repeat == 1:
+        raise d.unsupported("a reduction needs .x2 or more")
+    packed = not reduces and d.mods.flag(pack)
+    if not reduces:
+        d.mods.one_of("b32")
     split = 0
     if shape == "16x32bx2":
-        literal = d.ops[2 if address_at == 1 else 1]
+        literal = d.ops[address_at + 1]
         if not isinstance(literal, ptx.Imm):
             raise d.unsupported("immHalfSplitoff must be a literal")
         split = int(literal.value)
@@ -436,10 +603,14 @@ def _cells(w: Warps, window: tuple[int, int, int], columns: int) -> NDArray[np.u
     return cells.reshape(len(cells), lanes // 32, 32, columns).transpose(3, 1, 0, 2)
 
 
-@instruction("tcgen05.ld", converge=True)
+@instruction("tcgen05.ld", "tcgen05.ld.red", converge=True)
 def load(d: Decode) -> Callable[[Warps], None]:
-    """PTX ISA 9.7.16.8.3 tcgen05.ld: cells of the warp's window of tensor memory to registers."""
-    f, address = _shape(d, "pack::16b", 1)
+    """PTX ISA 9.7.16.8.3 tcgen05.ld: cells of the warp's window of tensor memory to registers. tcgen05.ld.red (sm_103)
+    also gives the smallest or largest of each thread's values.
+    """
+    reduces = d.name == "tcgen05.ld.red"
+    reduction = _reduction(d) if reduces else None
+    f, address = _shape(d, "pack::16b", 2 if reduces else 1, reduces)
     slots = [d.write(item, "u32") for item in d.items(d.ops[0])]
     if len(slots) != f.registers:
         raise d.unsupported(f"{len(slots)} registers where the shape has {f.registers}")
@@ -472,6 +643,29 @@ def load(d: Decode) -> Callable[[Warps], None]:
         to = w.to.u32
         for slot, values in zip(slots, out, strict=True):
             to[slot][...] = values
+        if reduction is not None:
+            reduction(w, out)
+
+    return run
+
+
+def _reduction(d: Decode) -> Callable[[Warps, NDArray[np.uint32]], None]:
+    """The second result of tcgen05.ld.red: .min or .max over a thread's registers of .u32, .s32 or .f32 (.abs; .NaN: a
+    NaN wins, else it loses against a number; -0 is less than +0).
+    """
+    op = d.mods.one_of("min", "max")
+    absolute, nan_wins = d.mods.flag("abs"), d.mods.flag("NaN")
+    type_ = d.mods.one_of("f32", "u32", "s32")
+    if type_ != "f32" and (absolute or nan_wins):
+        raise d.unsupported(".abs and .NaN are for .f32")
+    target = d.write(d.ops[1], "u32")
+
+    def run(w: Warps, values: NDArray[np.uint32]) -> None:
+        if type_ == "f32":
+            w.to.u32[target][...] = extremum32(values, op, absolute, nan_wins)
+        else:
+            typed = values.view(np.int32 if type_ == "s32" else np.uint32)
+            w.to.u32[target][...] = (np.min if op == "min" else np.max)(typed, axis=0).view(np.uint32)
 
     return run
 

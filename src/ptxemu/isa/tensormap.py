@@ -42,7 +42,13 @@ ELEMENT_TYPES = {
     8: ("f32.ftz", 4),
     9: ("f64", 8),
     10: ("bf16", 2),
+    11: ("b4x16", 1),
+    12: ("b4x16_p64", 8),
+    13: ("b6x16_p32", 12),
 }
+# Elements that are smaller than a byte (PTX ISA 5.5.1.1) come in items of several: type -> (elements of an item, bytes
+# of an item in shared memory). The table above has the bytes of an item in global memory.
+SUB_BYTE = {"b4x16": (2, 1), "b4x16_p64": (16, 16), "b6x16_p32": (16, 16)}
 TYPE_CODES = {name: code for code, (name, _) in ELEMENT_TYPES.items()}
 FLOATS = frozenset({"f16", "f32", "f32.ftz", "f64", "bf16"})
 
@@ -66,7 +72,8 @@ class TensorMap:
     """A decoded tensor map, tiled mode.
 
     address: global byte address of element (0, ..., 0).
-    element: element type, e.g. "bf16";  itemsize: its bytes.
+    element: element type, e.g. "bf16";  itemsize: its bytes.  Types of 4 and 6 bits come in items of 2 or 16 elements
+    (`group`): all numbers here count items; `wide` is the bytes of an item in shared memory, padding included.
     sizes: elements in each dimension, innermost first;  strides: byte strides, strides[0] == itemsize.
     box: elements of the box in each dimension;  element_strides: traversal strides.
     swizzle: the shared-memory swizzle.  fill: "zero" or "nan" for what lies out of bounds.
@@ -92,6 +99,34 @@ class TensorMap:
         return len(self.sizes)
 
     @property
+    def group(self) -> int:
+        """Elements of an item: 1, but for types of 4 and 6 bits."""
+        return SUB_BYTE.get(self.element, (1, 0))[0]
+
+    @property
+    def wide(self) -> int:
+        """Bytes of an item in shared memory."""
+        return SUB_BYTE.get(self.element, (1, self.itemsize))[1]
+
+    @property
+    def inner(self) -> int:
+        """Bytes of the box's innermost dimension in shared memory."""
+        return self.box[0] * self.wide
+
+    def items(self, coords: list[int]) -> list[int]:
+        """Coordinates of elements -> of items. IllegalInstruction: the first one is no multiple of what the type asks
+        for (PTX ISA 9.7.9.25.5.1).
+        """
+        step = {1: 1, 2: 32, 16: 128}[self.group]
+        if self.group == 1:
+            return coords
+        if coords[0] % step:
+            raise IllegalInstruction(
+                f"innermost coordinate {coords[0]} of {self.element}: must be a multiple of {step}"
+            )
+        return [coords[0] // self.group, *coords[1:]]
+
+    @property
     def smem_box(self) -> tuple[int, ...]:
         """Elements written in each dimension: ceil(box / element stride), where dimension 0 has no stride."""
         return self.box[:1] + tuple(-(-b // s) for b, s in zip(self.box[1:], self.element_strides[1:], strict=True))
@@ -99,7 +134,7 @@ class TensorMap:
     @property
     def box_bytes(self) -> int:
         """Bytes that one copy moves, out-of-bounds elements included: what complete_tx counts."""
-        n = self.itemsize
+        n = self.wide
         for size in self.smem_box:
             n *= size
         return n
@@ -124,8 +159,8 @@ class TensorMap:
         code, atom = SWIZZLE_CODES[self.swizzle]
         rank = self.rank
         strides = [s // 16 for s in self.strides[1:]] + [0] * (MAX_RANK - rank)
-        sizes = [n - 1 for n in self.sizes] + [0] * (MAX_RANK - rank)
-        box = [n - 1 for n in self.box] + [0] * (MAX_RANK - rank)
+        sizes = [self.sizes[0] * self.group - 1, *(n - 1 for n in self.sizes[1:])] + [0] * (MAX_RANK - rank)
+        box = [self.box[0] * self.group - 1, *(n - 1 for n in self.box[1:])] + [0] * (MAX_RANK - rank)
         promotion = next(k for k, v in L2_PROMOTION.items() if v == self.l2_promotion)
         word1 = (
             (rank - 1) << 4
@@ -164,19 +199,23 @@ def tensor_map(
     tf32: bool = False,
 ) -> TensorMap:
     """A tensor map from its facts, checked. sizes, box: elements, innermost first; strides: bytes of dimensions 1 on.
+    (Of types of 4 and 6 bits, too: elements.)
 
     ValueError: what the encoder of the driver API would refuse.
     """
     if element not in TYPE_CODES:
         raise ValueError(f"element type {element!r}: use one of {', '.join(TYPE_CODES)}")
     itemsize = ELEMENT_TYPES[TYPE_CODES[element]][1]
+    group = SUB_BYTE.get(element, (1, 0))[0]
+    if sizes[0] % group or box[0] % group:
+        raise ValueError(f"the innermost size and box of {element} must be multiples of {group}")
     made = TensorMap(
         address,
         element,
         itemsize,
-        tuple(sizes),
+        (sizes[0] // group, *sizes[1:]),
         (itemsize, *strides),
-        tuple(box),
+        (box[0] // group, *box[1:]),
         element_strides or (1,) * len(sizes),
         swizzle,
         fill,
@@ -203,11 +242,19 @@ def _problem(m: TensorMap) -> str | None:
     for i, (size, box, step) in enumerate(zip(m.sizes, m.box, m.element_strides, strict=True)):
         if not 1 <= size <= 1 << 32:
             return f"size {i} = {size} is not in 1..2^32"
-        if not 1 <= box <= MAX_BOX:
-            return f"box size {i} = {box} is not in 1..256"
+        elements = box if i else box * m.group
+        if not 1 <= elements <= MAX_BOX:
+            return f"box size {i} = {elements} is not in 1..256"
         if not 1 <= step <= 8:
             return f"element stride {i} = {step} is not in 1..8"
-    inner = m.box[0] * m.itemsize
+    inner = m.inner
+    if m.group == 16:
+        if m.box[0] != 8 or m.sizes[0] % 8:
+            return f"the box's inner dimension must be 128 elements of {m.element}, and the tensor's a multiple of it"
+        if m.address % 32 or any(s % 32 for s in m.strides[1:]):
+            return f"address and strides of a tensor of {m.element} must be multiples of 32 bytes"
+        if m.swizzle.span not in (0, 128):
+            return f"{m.element} goes with no swizzle or one of 128 bytes"
     if inner % 16:
         return f"the box's inner dimension is {inner} bytes, not a multiple of 16"
     if m.swizzle.span and inner > m.swizzle.span:
@@ -285,13 +332,16 @@ def _decode(raw: bytes) -> TensorMap:
         if sizes[i] != 1 or box[i] != 1 or steps[i] != 1 or strides[i - 1]:
             raise unknown(f"dimension {i}", sizes[i] - 1, f"a map of rank {rank} leaves it 0")
 
+    group = SUB_BYTE.get(element, (1, 0))[0]
+    if sizes[0] % group or box[0] % group:
+        raise unknown("sizes", sizes[0], f"elements of {element} come in groups of {group}")
     made = TensorMap(
         address,
         element,
         itemsize,
-        tuple(sizes[:rank]),
+        (sizes[0] // group, *sizes[1:rank]),
         (itemsize, *strides[: rank - 1]),
-        tuple(box[:rank]),
+        (box[0] // group, *box[1:rank]),
         tuple(steps[:rank]),
         SWIZZLES[mode, atom],
         "nan" if nan else "zero",

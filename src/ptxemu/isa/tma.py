@@ -53,7 +53,7 @@ def origin(d: Decode, warp: int) -> dict[str, Any]:
     return {"warp": warp, "ptx_line": d.ins.line, "source": str(d.ins.source) if d.ins.source else None}
 
 
-def _tensor_operand(d: Decode, operand: ptx.Operand, rank: int) -> Callable[[Warps, tuple], tuple[int, list[int]]]:
+def tensor_operand(d: Decode, operand: ptx.Operand, rank: int) -> Callable[[Warps, tuple], tuple[int, list[int]]]:
     """A function (bundle, lane) -> (address of the tensor map, coordinates) of `[map, {c0, c1, ...}]`."""
     if not isinstance(operand, ptx.Addr) or len(operand.more) != 1:
         raise d.unsupported("the tensor operand must be [map, {coordinates}]")
@@ -84,13 +84,31 @@ def _rank(d: Decode) -> int:
     return int(d.mods.one_of("1d", "2d", "3d", "4d", "5d")[0])
 
 
-def _tiled(d: Decode) -> None:
-    """Only the tiled mode is emulated; the others are refused by name."""
-    for prefix in ("im2col", "tile::"):
-        mode = d.mods.starting(prefix)
-        if mode:
-            raise d.unsupported(f"the mode .{mode} is not emulated, only .tile")
+def tiled(d: Decode, rank: int) -> bool:
+    """Whether the copy is of four single rows: .tile::gather4 or .tile::scatter4. im2col is refused by name."""
+    mode = d.mods.starting("im2col")
+    if mode:
+        raise d.unsupported(f"the mode .{mode} is not emulated, only .tile, .tile::gather4 and .tile::scatter4")
     d.mods.flag("tile")
+    rows = d.mods.flag("tile::gather4", "tile::scatter4")
+    if rows and rank != 2:
+        raise d.unsupported("gather4 and scatter4 are for tensors of two dimensions")
+    return rows
+
+
+def boxes_of(tensor: TensorMap, coords: list[int], rows: bool, offset: int, *, store: bool) -> list[list[int]]:
+    """The corners, counted in items, of the boxes that a copy is made of: one, or the four rows of gather4 and
+    scatter4 (PTX ISA 5.5.3.4). They lie one behind the other in shared memory.
+    """
+    if rows and tensor.box[1:] != (1,):
+        raise IllegalInstruction(
+            f"gather4 and scatter4 need a box of one row, this tensor map has {list(tensor.smem_box)}"
+        )
+    corners = [[coords[0], row] for row in coords[1:]] if rows else [coords]
+    found = [tensor.items(c) for c in corners]
+    for corner in found:
+        tmabox.check(tensor, corner, offset, store=store)
+    return found
 
 
 def _multicast(cta: int, m: Machine, mask: int) -> list[int]:
@@ -236,25 +254,25 @@ def tensor_copy(d: Decode) -> Callable[[Warps], None]:
     to the barrier of the other CTA of the destination's pair.
     """
     rank = _rank(d)
-    _tiled(d)
+    rows = tiled(d, rank)
     destination = d.mods.one_of(*SHARED_STATES, "global")
     source = d.mods.one_of(*SHARED_STATES, "global")
     if destination == "global":
         if source != "shared::cta":
             raise d.unsupported(f"no copy from .{source} to .global")
-        return _tensor_store(d, rank)
+        return _tensor_store(d, rank, rows)
     if source != "global":
         raise d.unsupported(f"no tensor copy from .{source} to .{destination}")
-    return _tensor_load(d, rank, destination)
+    return _tensor_load(d, rank, rows, destination)
 
 
-def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], None]:
+def _tensor_load(d: Decode, rank: int, rows: bool, destination: str) -> Callable[[Warps], None]:
     d.mods.one_of("mbarrier::complete_tx::bytes")
     multicast = d.mods.flag("multicast::cluster")
     pair = d.mods.one_of("cta_group::1", "cta_group::2", default="cta_group::1") == "cta_group::2"
     d.mods.flag("L2::cache_hint")  # a hint: it changes no result
     to = address_reader(d, d.ops[0], shared=True)
-    tensor_operand = _tensor_operand(d, d.ops[1], rank)
+    operand = tensor_operand(d, d.ops[1], 5 if rows else rank)
     barrier = address_reader(d, d.ops[2], shared=True)
     mask = d.read(d.ops[3], "u16") if multicast else None
 
@@ -262,11 +280,11 @@ def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], No
         m = w.machine
         for t in w.threads():
             at = t.at
-            map_address, coords = tensor_operand(w, at)
+            map_address, coords = operand(w, at)
             tensor = tensor_at(m, map_address)
             owner, offset = m.shared.locate(t.cta, to(w, at))
             bar_owner, bar_offset = m.shared.locate(t.cta, barrier(w, at))
-            tmabox.check(tensor, coords, offset, store=False)
+            boxes = boxes_of(tensor, coords, rows, offset, store=False)
             if destination == "shared::cta" and owner != t.cta:
                 raise IllegalInstruction(f"{d.ins.opcode}: the destination lies in another CTA's shared memory")
             same = (m.rank(owner) ^ m.rank(bar_owner)) < 2 if pair else owner == bar_owner
@@ -282,7 +300,7 @@ def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], No
             if m.tracing:
                 data = {
                     **origin(d, t.warp),
-                    "bytes": tensor.box_bytes,
+                    "bytes": tensor.box_bytes * len(boxes),
                     "tensor": m.memory.find(tensor.address).name,
                     "coords": coords,
                     "box": list(tensor.smem_box),
@@ -290,7 +308,7 @@ def _tensor_load(d: Decode, rank: int, destination: str) -> Callable[[Warps], No
                     "barrier": bar_offset,
                     "swizzle": tensor.swizzle.name,
                 }
-            job = _Load(m, tensor, coords, owners, offset, signals, bar_offset)
+            job = _Load(m, tensor, boxes, owners, offset, signals, bar_offset)
             m.submit(
                 AsyncOp(
                     engine="tma", cta=t.cta, run=job, name="TMA load", ins=d.ins, data=data, warp=t.warp, lane=t.lane
@@ -306,7 +324,7 @@ class _Load:
 
     machine: Machine
     tensor: TensorMap
-    coords: list[int]
+    boxes: list[list[int]]
     owners: list[int]
     offset: int
     signals: list[int]
@@ -314,10 +332,12 @@ class _Load:
 
     def __call__(self) -> None:
         m, tensor = self.machine, self.tensor
-        if m.check is not None:
-            m.check.tensor(tensor, self.coords, write=False)
-        box = tmabox.gather(tensor, self.coords, _global_window(m, "TMA load", write=False))
-        inner = tensor.box[0] * tensor.itemsize
+        window = _global_window(m, "TMA load", write=False)
+        for coords in self.boxes if m.check is not None else ():
+            m.check.tensor(tensor, coords, write=False)  # type: ignore[union-attr]
+        parts = [tmabox.gather(tensor, coords, window) for coords in self.boxes]
+        box = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        inner = tensor.inner
         size = tmabox.footprint(len(box), inner, tensor.swizzle)
         for owner, signal in zip(self.owners, self.signals, strict=True):
             m.shared.view(owner, self.offset, size, np.uint8)  # bounds
@@ -327,10 +347,16 @@ class _Load:
             m.mbarrier_complete_tx(signal, m.rank(signal) << 24 | self.barrier, len(box))
 
 
-def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
+# What a tensor store makes of the box in global memory: (tensor, corner, window onto global memory, box).
+Deposit = Callable[[TensorMap, list[int], tmabox.GlobalWindow, tmabox.Bytes], None]
+
+
+def _tensor_store(
+    d: Decode, rank: int, rows: bool, deposit: Deposit = tmabox.scatter, name: str = "TMA store"
+) -> Callable[[Warps], None]:
     d.mods.one_of("bulk_group")
     d.mods.flag("L2::cache_hint")
-    tensor_operand = _tensor_operand(d, d.ops[0], rank)
+    operand = tensor_operand(d, d.ops[0], 5 if rows else rank)
     source = address_reader(d, d.ops[1], shared=True)
     registers = [(f"u{bits}", slot) for bits, slot in d.reads]
 
@@ -347,36 +373,39 @@ def _tensor_store(d: Decode, rank: int) -> Callable[[Warps], None]:
                 store.join(m, t)
                 continue
             warp = t.cta, t.warp
-            map_address, coords = tensor_operand(w, t.at)
+            map_address, coords = operand(w, t.at)
             tensor = tensor_at(m, map_address)
             owner, offset = m.shared.locate(t.cta, source(w, t.at))
             if owner != t.cta:
                 raise IllegalInstruction(f"{d.ins.opcode}: the source lies in another CTA's shared memory")
-            tmabox.check(tensor, coords, offset, store=True)
-            inner = tensor.box[0] * tensor.itemsize
+            boxes = boxes_of(tensor, coords, rows, offset, store=True)
+            nbytes = tensor.box_bytes * len(boxes)
 
-            def read(tensor=tensor, owner=owner, offset=offset, inner=inner):
-                m.shared.view(owner, offset, tmabox.footprint(tensor.box_bytes, inner, tensor.swizzle), np.uint8)
+            def read(tensor=tensor, owner=owner, offset=offset, nbytes=nbytes):
+                inner = tensor.inner
+                m.shared.view(owner, offset, tmabox.footprint(nbytes, inner, tensor.swizzle), np.uint8)
                 if m.check is not None:
-                    m.check.box(owner, offset, tensor.box_bytes, inner, tensor.swizzle, write=False)
-                return tmabox.take(m.shared.bytes[owner], offset, tensor.box_bytes, inner, tensor.swizzle)
+                    m.check.box(owner, offset, nbytes, inner, tensor.swizzle, write=False)
+                return tmabox.take(m.shared.bytes[owner], offset, nbytes, inner, tensor.swizzle)
 
-            def write(box, tensor=tensor, coords=coords):
-                if m.check is not None:
-                    m.check.tensor(tensor, coords, write=True)
-                tmabox.scatter(tensor, coords, _global_window(m, "TMA store", write=True), box)
+            def write(box, tensor=tensor, boxes=boxes):
+                window = _global_window(m, name, write=True)
+                for corner, part in zip(boxes, box.reshape(len(boxes), -1), strict=True):
+                    if m.check is not None:
+                        m.check.tensor(tensor, corner, write=True)
+                    deposit(tensor, corner, window, part)
 
             data: dict[str, Any] = {}
             if m.tracing:
                 data = {
                     **origin(d, t.warp),
-                    "bytes": tensor.box_bytes,
+                    "bytes": nbytes,
                     "tensor": m.memory.find(tensor.address).name,
                     "coords": coords,
                     "box": list(tensor.smem_box),
                     "offset": offset,
                 }
-            store = _submit_store(m, d, t, read, write, "TMA store", data)
+            store = _submit_store(m, d, t, read, write, name, data)
 
     return run
 
@@ -451,9 +480,24 @@ def bulk_copy(d: Decode) -> Callable[[Warps], None]:
     return run
 
 
-def _bulk_store(d: Decode, to: Callable, start: Callable, size: int) -> Callable[[Warps], None]:
+# What a bulk store makes of bytes in global memory: (view of them, the bytes read, the .cp_mask).
+Put = Callable[[np.ndarray, np.ndarray, int], None]
+
+
+def _put(there: np.ndarray, data: np.ndarray, mask: int) -> None:
+    if mask == 0xFFFF:
+        there[:] = data
+    else:
+        np.copyto(there, data, where=np.resize(np.array([mask >> i & 1 for i in range(16)], np.bool_), len(data)))
+
+
+def _bulk_store(
+    d: Decode, to: Callable, start: Callable, size: int, put: Put = _put, name: str = "bulk store"
+) -> Callable[[Warps], None]:
     d.mods.one_of("bulk_group")
-    d.mods.flag("L2::cache_hint")
+    hint = d.mods.flag("L2::cache_hint")
+    masked = d.mods.flag("cp_mask")
+    mask_slot = d.read(d.ops[3 + hint], "u16") if masked else None
 
     def run(w: Warps) -> None:
         m = w.machine
@@ -468,13 +512,15 @@ def _bulk_store(d: Decode, to: Callable, start: Callable, size: int) -> Callable
                     m.check.run_of_bytes(owner, offset, nbytes, write=False)
                 return m.shared.view(owner, offset, nbytes, np.uint8).copy()
 
-            def write(data, address=address):
+            mask = 0xFFFF if mask_slot is None else int(w.u16[mask_slot][t.at])
+
+            def write(data, address=address, mask=mask):
                 if m.check is not None:
                     m.check.global_bytes(address, len(data), write=True)
-                m.memory.view(address, len(data), np.uint8, write=True, what="bulk store")[:] = data
+                put(m.memory.view(address, len(data), np.uint8, write=True, what=name), data, mask)
 
             event = {**origin(d, t.warp), "bytes": nbytes, "offset": offset} if m.tracing else {}
-            _submit_store(m, d, t, read, write, "bulk store", event)
+            _submit_store(m, d, t, read, write, name, event)
 
     return run
 
@@ -500,14 +546,14 @@ def prefetch_tensor(d: Decode) -> Callable[[Warps], None]:
     rank = _rank(d)
     d.mods.one_of("L2")
     d.mods.one_of("global")
-    _tiled(d)
+    rows = tiled(d, rank)
     d.mods.flag("L2::cache_hint")
-    tensor_operand = _tensor_operand(d, d.ops[0], rank)
+    operand = tensor_operand(d, d.ops[0], 5 if rows else rank)
 
     def run(w: Warps) -> None:
         for t in w.threads():
-            address, coords = tensor_operand(w, t.at)
-            tmabox.check(tensor_at(w.machine, address), coords, 0, store=False)
+            address, coords = operand(w, t.at)
+            boxes_of(tensor_at(w.machine, address), coords, rows, 0, store=False)
 
     return run
 

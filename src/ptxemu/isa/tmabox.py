@@ -44,7 +44,7 @@ def check(tensor: TensorMap, coords: Sequence[int], address: int, *, store: bool
         raise MemoryFault(
             f"bulk tensor copy at shared-memory address {address:#x}: must be a multiple of {ALIGNMENT} bytes"
         )
-    if coords[0] * tensor.itemsize % CHUNK:
+    if tensor.wide == tensor.itemsize and coords[0] * tensor.itemsize % CHUNK:
         raise IllegalInstruction(
             f"innermost coordinate {coords[0]} of {tensor.element}: the box starts {coords[0] * tensor.itemsize} bytes"
             f" into the row, must be a multiple of {CHUNK}"
@@ -69,13 +69,13 @@ def in_bounds(tensor: TensorMap, coords: Sequence[int]) -> tuple[list[slice], li
     return inside, first
 
 
-def _box_shape(tensor: TensorMap) -> tuple[int, ...]:
+def box_shape(tensor: TensorMap) -> tuple[int, ...]:
     """The dense box as bytes: outermost dimension first, the innermost in bytes."""
     shape = tensor.smem_box
     return (*reversed(shape[1:]), shape[0] * tensor.itemsize)
 
 
-def _window(
+def window(
     tensor: TensorMap, coords: Sequence[int], memory: GlobalWindow, *, whole_chunks: bool
 ) -> tuple[tuple[slice, ...], Bytes] | None:
     """The part of the box that lies inside the tensor: where in the box, and a byte view of global memory of that
@@ -104,21 +104,44 @@ def _window(
 
 def gather(tensor: TensorMap, coords: Sequence[int], memory: GlobalWindow) -> Bytes:
     """The box at coords as dense bytes, out-of-bounds elements filled. Shape (box_bytes,)."""
-    full = _box_shape(tensor)
-    found = _window(tensor, coords, memory, whole_chunks=False)
+    full = box_shape(tensor)
+    found = window(tensor, coords, memory, whole_chunks=False)
     data = None
     if found is not None:
         data = np.ascontiguousarray(found[1])
         if tensor.tf32:
             data = to_tf32(data.view("<u4")).view(np.uint8)
         if data.shape == full:
-            return data.reshape(-1)
+            return spread(tensor, data.reshape(-1))
     box = np.zeros(full, np.uint8)
     if tensor.fill == "nan":
         box.reshape(-1).view("<u2")[:] = OOB_NAN
     if found is not None and data is not None:
         box[found[0]] = data
-    return box.reshape(-1)
+    return spread(tensor, box.reshape(-1))
+
+
+def spread(tensor: TensorMap, box: Bytes) -> Bytes:
+    """A dense box as it lies in shared memory: elements of 4 and 6 bits get their padding, sixteen to 16 bytes (PTX ISA
+    5.5.1.1.1). What the padding holds is not defined; here every bit is set.
+    """
+    if tensor.wide == tensor.itemsize:
+        return box
+    items = box.reshape(-1, tensor.itemsize)
+    padded = np.full((len(items), tensor.wide), 0xFF, np.uint8)
+    padded[:, : tensor.itemsize] = items
+    return padded.reshape(-1)
+
+
+def squeeze(tensor: TensorMap, box: Bytes) -> Bytes:
+    """The way back (type .b6p2x16): of sixteen bytes the six low bits each, packed."""
+    if tensor.wide == tensor.itemsize:
+        return box
+    if tensor.element == "b4x16_p64":
+        raise IllegalInstruction("a bulk tensor store of .b4x16_p64: the type is for loads only (PTX ISA 9.7.9.25.5.1)")
+    six = (box.reshape(-1, 4).astype(np.uint32) & np.uint32(63)) << np.arange(0, 24, 6, dtype=np.uint32)
+    words = np.bitwise_or.reduce(six, axis=1).astype("<u4")
+    return np.ascontiguousarray(words.view(np.uint8).reshape(-1, 4)[:, :3]).reshape(-1)
 
 
 def scatter(tensor: TensorMap, coords: Sequence[int], memory: GlobalWindow, box: Bytes) -> None:
@@ -127,9 +150,9 @@ def scatter(tensor: TensorMap, coords: Sequence[int], memory: GlobalWindow, box:
     The unit stores whole 16-byte chunks: where a row's bytes are no multiple of 16, up to 14 bytes behind the row's
     last element are written too (into the padding that the row stride must leave, as strides are multiples of 16).
     """
-    found = _window(tensor, coords, memory, whole_chunks=True)
+    found = window(tensor, coords, memory, whole_chunks=True)
     if found is not None:
-        found[1][...] = box.reshape(_box_shape(tensor))[found[0]]
+        found[1][...] = squeeze(tensor, box).reshape(box_shape(tensor))[found[0]]
 
 
 def to_tf32(x: NDArray[np.uint32]) -> NDArray[np.uint32]:
